@@ -62,6 +62,11 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
     from fedpersonal.tff import optimizers
 
     kind, options = type(optimizer).__name__, optimizer.get_config()
+    if type(optimizer).__module__.split(".")[0] not in ("keras", "tf_keras"):
+        raise UserError(
+            f"{kind} is an optimizer of your own: its Keras code is not run here. Give SGD, Adam, "
+            "AdamW or Adagrad of tf.keras.optimizers, or one of tff.learning.optimizers."
+        )
     rate = options.pop("learning_rate")
     if isinstance(rate, dict):
         raise UserError(
@@ -94,6 +99,31 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
         listed = ", ".join(f"{key}={value}" for key, value in used.items())
         raise UserError(f"Keras optimizer {kind}: {listed} has no counterpart here; leave it out.")
     return result
+
+
+class ConstrainedServer:
+    """A server's optimizer that applies constraints to variables after each step.
+
+    Attributes:
+        optimizer: What steps the variables.
+        constraints: Variable's name to what maps its value to the one that it may have.
+    """
+
+    def __init__(self, optimizer: Optimizer, constraints: Mapping[str, Callable[[Any], Any]]):
+        self.optimizer, self.constraints = optimizer, constraints
+
+    def initialize(self, specs: Specs) -> State:
+        """Returns the state before the first step, of values of these shapes, by name."""
+        return self.optimizer.initialize(specs)
+
+    def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
+        """Returns the next state, and the values after a step."""
+        state, moved = self.optimizer.next(state, weights, gradients)
+        constrained = (
+            (name, self.constraints[name](value) if name in self.constraints else value)
+            for name, value in moved.items()
+        )
+        return state, collections.OrderedDict(constrained)
 
 
 class StatefulServer:

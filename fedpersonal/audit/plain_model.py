@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.methods.phases import RidgePhase
-from fedpersonal.model.keras import are_probabilities
+from fedpersonal.model.keras import are_probabilities, weights_of
 from fedpersonal.model.names import CLUSTER, MIXING
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.partition import PartitionedModel
@@ -106,7 +106,7 @@ class PlainModel:
             self._keras = model.build()
             self._keras(model.arrange(inputs), training=False)
         self.adds_losses = bool(self._keras.losses)
-        own = {variable.ref() for variable in self._keras.weights}
+        own = {variable.ref() for variable in weights_of(self._keras)}
         variables = [variable for variable in created if variable.ref() in own]
         assert len(variables) == len(model.all_variables)
         self._variables = {v.name: real for v, real in zip(model.all_variables, variables)}

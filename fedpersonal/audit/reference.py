@@ -243,6 +243,7 @@ class Reference(PlainModel):
                     states[name], {name: tf.constant(now[name])}, {name: gradient}
                 )
                 value.assign(tf.clip_by_value(moved[name], 0, 1) if name == MIXING else moved[name])
+            self._constrain(names)
         return sums
 
     def _blend(
@@ -311,6 +312,14 @@ class Reference(PlainModel):
                 gradient = gradients[name] + ahead.envelope * (value - start)
                 states[name], moved = optimizer.next(states[name], {name: value}, {name: gradient})
                 self._variables[name].assign(moved[name])
+            self._constrain(tuple(now))
+
+    def _constrain(self, names: tuple[str, ...]) -> None:
+        """Applies the variables' constraints after a step."""
+        for variable in self.model.variables:
+            if variable.constraint is not None and variable.name in names:
+                value = self._variables[variable.name]
+                value.assign(variable.constraint(tf.convert_to_tensor(value)))
 
 
 def _optimizer_of(phase: GradientPhase, variable: VariableSpec):

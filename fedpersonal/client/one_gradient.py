@@ -42,6 +42,7 @@ def may_step_together(model: PartitionedModel, algorithm: Algorithm) -> bool:
         and phase.variables == "all"
         and phase.ahead is None
         and not model.copies
+        and all(v.constraint is None for v in model.variables)
         and algorithm.max_update_norm is None
         and all(v.name in model.tables for v in model.local_variables)
         and all(plain_sgd_rate(optimizer_of(phase, v)) is not None for v in model.variables)

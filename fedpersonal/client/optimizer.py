@@ -30,6 +30,7 @@ def check_phases(model: PartitionedModel, phases: Sequence[Phase]) -> None:
                     f"{len(phases) - i - 1} more would move what it has remembered."
                 )
         if not isinstance(phase, GradientPhase):
+            _check_unconstrained(model, phase)
             continue
         if not isinstance(phase.variables, str):
             check_names(f"phase {i}: variables", phase.variables, model.variables)
@@ -40,6 +41,15 @@ def check_phases(model: PartitionedModel, phases: Sequence[Phase]) -> None:
                 optimizer_of(phase, variable)
                 if phase.ahead is not None:
                     optimizer_of(phase.ahead, variable)
+
+
+def _check_unconstrained(model: PartitionedModel, phase: Phase) -> None:
+    constrained = [v.name for v in model.variables if v.constraint and phase.moves(v)]
+    if constrained:
+        raise UserError(
+            f"{type(phase).__name__} moves {constrained[0]!r}, which has a constraint of Keras: "
+            "only gradient steps apply it. Build its layer without, or choose another method."
+        )
 
 
 def client_optimizer(

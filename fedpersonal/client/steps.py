@@ -29,6 +29,7 @@ from fedpersonal.client.values import (
     ClientValues,
     Examples,
     align,
+    constrain,
     corrections,
     count_client_batches,
     count_clients,
@@ -317,7 +318,7 @@ def take_steps(
         moved, state = optimizer.next(
             state, moved, stepped, gradients, places, active[step], targets
         )
-        moved = model.bounded(moved)
+        moved = constrain(model, moved, active[step])
         return step + 1, moved, state, {k: sums[k] + batch_sums[k] for k in sums}
 
     _, moved, _, sums = tf.while_loop(
@@ -375,7 +376,7 @@ def _look_ahead(
             current = rest.fold_noise(number)._replace(own={**rest.own, **copy})
             stepped, gradients, places, _ = differentiate(current, copy, batch, active)
             copy, state = optimizer.next(state, copy, stepped, gradients, places, active, moved)
-            return number + 1, copy, state
+            return number + 1, constrain(model, copy, active), state
 
         _, copy, _ = tf.while_loop(
             lambda number, *_: number < ahead.steps,

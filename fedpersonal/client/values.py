@@ -302,6 +302,20 @@ def with_rows(model: PartitionedModel, examples: Examples) -> Examples:
     )
 
 
+def constrain(model: PartitionedModel, values: Values, active: tf.Tensor) -> Values:
+    """Applies the variables' constraints to values, (C, ...), after a step.
+
+    `active` is float32 (C,): 1 where a client has taken the step.
+    """
+    values = dict(model.bounded(values))
+    for variable in model.variables:
+        if variable.constraint is not None and variable.name in values:
+            before = values[variable.name]
+            after = tf.ensure_shape(over_clients(variable.constraint, before), before.shape)
+            values[variable.name] = where_client(active > 0, after, before)
+    return values
+
+
 def moving_names(model: PartitionedModel, phase: Phase) -> list[str]:
     """Returns the names of the variables that a phase moves."""
     return [v.name for v in model.variables if phase.moves(v)]

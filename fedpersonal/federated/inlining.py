@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from fedpersonal import tff
 from fedpersonal.errors import UserError
+from fedpersonal.federated.captures import trace
 
 
 def keras_computation(
@@ -32,11 +33,10 @@ def keras_computation(
     structures = [tff.spec_of(t) for t in tff_types]
 
     def traced(fn: Callable[..., Any], structures: list[Any]) -> Any:
-        @tf.function(input_signature=tf.nest.flatten(structures), autograph=False)
-        def flat_fn(*flat):
+        def flat_fn(*flat: tf.Tensor) -> Any:
             return fn(*tf.nest.pack_sequence_as(structures, flat))
 
-        return flat_fn.get_concrete_function()
+        return trace(flat_fn, tf.nest.flatten(structures))
 
     def decorate(fn: Callable[..., Any]) -> tff.Computation:
         before = traced(first, structures) if first else None

@@ -33,7 +33,14 @@ from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.mixing import check_rows_are_independent, find_mixing
 from fedpersonal.model.names import CLUSTER_SHARES
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.optimizers import AnyOptimizer, ClusterServer, StatefulServer, as_tff_optimizer
+from fedpersonal.model.variables import projections
+from fedpersonal.optimizers import (
+    AnyOptimizer,
+    ClusterServer,
+    ConstrainedServer,
+    StatefulServer,
+    as_tff_optimizer,
+)
 
 if TYPE_CHECKING:
     from fedpersonal.federated.aggregators import Aggregator
@@ -131,6 +138,9 @@ def build_process(
     """
     check_fit(model, algorithm)
     server_optimizer = as_tff_optimizer(server_optimizer)
+    constraints = projections(model.global_variables)
+    if constraints:
+        server_optimizer = ConstrainedServer(server_optimizer, constraints)
     if model.server_states or algorithm.server_remembers:
         remembers = algorithm.server_remembers
         server_optimizer = StatefulServer(

@@ -137,8 +137,16 @@ def _of_each(variable: VariableSpec, num_clusters: int) -> VariableSpec:
         seeds = [seed + [0, 104729 * cluster] for cluster in range(num_clusters)]
         return tf.stack([variable.initializer(own) for own in seeds], -1)
 
-    shape = (*variable.shape, num_clusters)
-    return dataclasses.replace(variable, shape=shape, initializer=each_seed(draw))
+    def constrain(value: tf.Tensor) -> tf.Tensor:
+        assert variable.constraint is not None
+        return tf.stack([variable.constraint(one) for one in tf.unstack(value, axis=-1)], -1)
+
+    return dataclasses.replace(
+        variable,
+        shape=(*variable.shape, num_clusters),
+        initializer=each_seed(draw),
+        constraint=None if variable.constraint is None else constrain,
+    )
 
 
 def _state(name: str, start: Sequence[float], *, is_local: bool = False) -> VariableSpec:

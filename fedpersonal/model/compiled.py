@@ -6,15 +6,22 @@ import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Callable, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.keras import compile_arguments, keras, restore_argument_names
+from fedpersonal.model.keras import (
+    compile_arguments,
+    copy_layer,
+    keras,
+    restore_argument_names,
+    weights_of,
+)
 from fedpersonal.model.metrics import Loss, Metrics
+from fedpersonal.model.unsupported import check_methods
+from fedpersonal.model.variables import Created, Start, creation_key, starts
 
 
 class CompileOptions(NamedTuple):
@@ -30,12 +37,12 @@ class ReadyModel(NamedTuple):
 
     Attributes:
         build_model: Returns a new copy, uncompiled.
-        weights: The model's weights in Keras' order, or None where it has not made them yet.
+        start: What a copy's variables start from; empty where the model has not made them yet.
         compiled: What it was compiled with, or None.
     """
 
     build_model: Callable[[], keras.Model]
-    weights: list[np.ndarray] | None
+    start: Start
     compiled: CompileOptions | None
 
 
@@ -119,26 +126,41 @@ def choose_loss_and_metrics(
     return "mse" if loss is None else loss, () if metrics is None else metrics
 
 
-def take_apart(model: keras.Model) -> ReadyModel:
+def take_apart(model: keras.Model, created: Sequence[Created] | None = None) -> ReadyModel:
     """Returns a builder of copies of a model, and what makes them equal to it.
 
     Weights keep their order in a copy made of a model's configuration, so copies start from them
-    exactly.
+    exactly; where `created` tells of them, a copy draws those that have no start there.
 
     Raises:
         UserError: If Keras cannot copy it, as most models that subclass `tf.keras.Model`.
     """
     arguments = compile_arguments(model)
     compiled = None if arguments is None else _options(arguments)
+    check_methods(model)
     restore_argument_names(model)
+    copies: list[tuple[tf.Variable, tuple]] = []
+
+    def record(next_creator, **options):
+        copies.append((next_creator(**options), creation_key(options)))
+        return copies[-1][0]
+
+    def copy() -> keras.Model:
+        return keras.models.clone_model(model, clone_function=copy_layer)
+
     try:
-        copied = keras.models.clone_model(model)
+        with tf.variable_creator_scope(record):
+            copied = copy()
     except Exception as error:  # Whatever a layer's own code raises.
         raise _not_copied(model, f"{error}".splitlines()[0]) from error
-    if [w.shape for w in copied.weights] != [w.shape for w in model.weights]:
+    weights, of_copy = weights_of(model), weights_of(copied)
+    if [w.shape for w in of_copy] != [w.shape for w in weights]:
         raise _not_copied(model, "a copy does not have its weights")
-    weights = model.get_weights() if model.built else None
-    return ReadyModel(lambda: keras.models.clone_model(model), weights, compiled)
+    known = {one.variable.ref(): one.start for one in created or ()}
+    values = [w.numpy() if created is None else known.get(w.ref()) for w in weights]
+    of_weights = {one.ref(): value for one, value in zip(of_copy, values)}
+    start = starts(Created(v, key, of_weights.get(v.ref())) for v, key in copies)
+    return ReadyModel(copy, start, compiled)
 
 
 def _not_copied(model: keras.Model, reason: str) -> UserError:

@@ -18,6 +18,7 @@ from fedpersonal.model.keras import (
     list_layers,
     replace_constants,
     restore_argument_names,
+    weights_of,
 )
 from fedpersonal.model.partition import PartitionedModel
 
@@ -113,7 +114,7 @@ def to_keras(model: PartitionedModel, values: Mapping[str, np.ndarray]) -> keras
         }
         built(model.arrange(empty))
     # Its optimizer and its metrics have variables, too.
-    weights = {variable.ref() for variable in built.weights}
+    weights = {variable.ref() for variable in weights_of(built)}
     own = [variable for variable in created if variable.ref() in weights]
     if [tuple(v.shape) for v in own] != [spec.shape for spec in model.all_variables]:
         raise ValueError(

@@ -38,29 +38,33 @@ class FrozenVariables:
         """Takes variable name to its file and to its shape; `write` makes both."""
         self.paths = dict(paths)
         self.shapes = dict(shapes)
-        self.num_bytes = sum(4 * int(np.prod(shape)) for shape in self.shapes.values())
+        self.num_bytes = sum(
+            self._dtype(name).size * int(np.prod(shape)) for name, shape in self.shapes.items()
+        )
 
     @classmethod
     def write(cls, folder: str | os.PathLike, values: Mapping[str, np.ndarray]) -> FrozenVariables:
-        """Writes float32 values by variable name, unless the folder has them already.
+        """Writes values by variable name, unless the folder has them already.
 
         Files are named by their content, so that many models can share the folder.
 
         Raises:
-            ValueError: If a value is not float32, or has nothing in it.
+            ValueError: If a value is neither float32 nor of integers or booleans, or has nothing
+                in it.
         """
         folder = pathlib.Path(folder).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         paths, shapes = {}, {}
         for name, value in values.items():
             value = np.asarray(value)
-            if value.dtype != np.float32 or not value.size:
+            is_known = value.dtype == np.float32 or value.dtype.kind in "iub"
+            if not is_known or not value.size:
                 raise ValueError(
                     f"frozen {name!r} must be float32 with at least one number, not {value.dtype} "
                     f"of shape {value.shape}."
                 )
             content = value.tobytes()
-            path = folder / f"{hashlib.sha256(content).hexdigest()[:32]}.float32"
+            path = folder / f"{hashlib.sha256(content).hexdigest()[:32]}.{value.dtype.name}"
             if not path.exists() or path.stat().st_size != len(content):
                 with atomic_write(path, "wb") as file:
                     file.write(content)
@@ -72,11 +76,17 @@ class FrozenVariables:
         """Writes values by variable name where this process has its own, until it ends."""
         return cls.write(_own_folder(), values) if values else cls({}, {})
 
+    def followed_by(self, other: FrozenVariables) -> FrozenVariables:
+        """Returns these with others, whose values count."""
+        return FrozenVariables({**self.paths, **other.paths}, {**self.shapes, **other.shapes})
+
     def tensor(self, name: str) -> tf.Tensor:
         """Returns a variable's value, in a graph."""
         shape, count = self.shapes[name], int(np.prod(self.shapes[name]))
         mapped = functools.partial(
-            tf.raw_ops.ImmutableConst, dtype=tf.float32, memory_region_name=str(self.paths[name])
+            tf.raw_ops.ImmutableConst,
+            dtype=self._dtype(name),
+            memory_region_name=str(self.paths[name]),
         )
         if count > _MOST_COPIED:
             return mapped(shape=shape)
@@ -86,7 +96,11 @@ class FrozenVariables:
 
     def array(self, name: str) -> np.ndarray:
         """Returns a variable's value."""
-        return np.fromfile(self.paths[name], np.float32).reshape(self.shapes[name])
+        dtype = self._dtype(name).as_numpy_dtype
+        return np.fromfile(self.paths[name], dtype).reshape(self.shapes[name])
+
+    def _dtype(self, name: str) -> tf.DType:
+        return tf.as_dtype(self.paths[name].suffix[1:])
 
 
 @functools.cache

@@ -5,25 +5,49 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple, Union
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 from tensorflow.python.framework import func_graph
 from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
-from fedpersonal.errors import UserError
-from fedpersonal.model.compiled import CompileOptions, recorded_compile
+from fedpersonal.errors import UserError, one_line
+from fedpersonal.model.compiled import (
+    CompileOptions,
+    ReadyModel,
+    recorded_compile,
+    take_apart,
+)
 from fedpersonal.model.keras import (
     keras,
     layers_within,
     list_layers,
     mask_of,
     mixes_precision,
+    weights_of,
 )
 from fedpersonal.model.noise import NoiseDraws, fold
-from fedpersonal.model.variables import VariableSpec, seeded_initializer
+from fedpersonal.model.unsupported import (
+    check_draws,
+    check_layers,
+    check_methods,
+    check_origins,
+    check_output,
+)
+from fedpersonal.model.variables import (
+    Created,
+    Start,
+    VariableSpec,
+    as_function,
+    creation_key,
+    seeded_initializer,
+    starts,
+)
 
 InputSpec = Union[Mapping[str, tf.TensorSpec], tf.TensorSpec]
 ModelInputs = Union[dict[str, tf.Tensor], list[tf.Tensor], tf.Tensor]
@@ -105,7 +129,8 @@ class Inspection(NamedTuple):
     Attributes:
         variables: Its variables, in the order in which it creates them.
         untrained: Names of those that Keras does not train by gradient.
-        values: Variable's name to value, of a model that has been built.
+        updated: Names of those that the model assigns to while it is trained.
+        values: Variable's name to the value that the model starts from, where it is known.
         keys: For each of them what tells it from variables that are not the model's.
         input_spec: Input name to `tf.TensorSpec`, batch dimension first.
         takes: Whether the model is called with a `dict`, a `list` or one `tensor`.
@@ -114,10 +139,12 @@ class Inspection(NamedTuple):
         num_outputs: The last size of its output, or None where that is open.
         output_rank: How many axes its output has, or None where that is open.
         is_masked: Whether its output has a Keras mask.
+        assigns: Whether its builder assigns to variables: sets the values that they start from.
     """
 
     variables: tuple[VariableSpec, ...]
     untrained: frozenset[str]
+    updated: frozenset[str]
     values: Mapping[str, np.ndarray]
     keys: tuple[tuple, ...]
     input_spec: dict[str, tf.TensorSpec]
@@ -127,21 +154,41 @@ class Inspection(NamedTuple):
     num_outputs: int | None
     output_rank: int | None
     is_masked: bool
+    assigns: bool
 
 
-def creation_key(kwargs: Mapping[str, Any]) -> tuple:
-    """Returns what is equal each time that a variable is created, of its creator's arguments."""
-    shape = kwargs.get("shape")
-    return kwargs.get("name"), None if shape is None else tuple(shape), kwargs.get("trainable")
+# Larger variables get no value in a sketch. What preprocessing layers have learned is smaller, and
+# read where they are built.
+MOST_READ = 2**18
+
+
+class _Sketched(UninitializedVariable):
+    """A variable without a value, which tells when it is assigned to, and is not."""
+
+    on_assign: Callable[[tf.Variable], None]
+
+    def assign(self, value: Any, use_locking=None, name=None, read_value=True) -> tf.Variable:
+        """Says that a value is assigned."""
+        del value, use_locking, name, read_value
+        self.on_assign(self)
+        return self
+
+    assign_add = assign_sub = assign
 
 
 @contextlib.contextmanager
-def sketched() -> Iterator[tuple[tf.Graph, list[tuple[tf.Variable, dict]]]]:
+def sketched(
+    start: Start = types.MappingProxyType({}),
+    on_assign: Callable[[tf.Variable], None] = lambda variable: None,
+) -> Iterator[tuple[tf.Graph, list[tuple[tf.Variable, dict]]]]:
     """Yields a graph to build a model in, and the list of its variables with what made them.
 
     The graph is that of a function: in one of TensorFlow 1, Keras would change the classes of all
-    layers of the program, in its other threads, too. Variables have no values and take no memory.
+    layers of the program, in its other threads, too. Variables have no values and take no memory,
+    but for small ones of which `start` has a value. Nothing is assigned to them; `on_assign` is
+    called instead.
     """
+    known_starts = {key: list(values) for key, values in start.items()}
     created: list[tuple[tf.Variable, dict]] = []
 
     def record(next_creator, **kwargs):
@@ -155,8 +202,14 @@ def sketched() -> Iterator[tuple[tf.Graph, list[tuple[tf.Variable, dict]]]]:
             value = tf.convert_to_tensor(value, dtype)
             shape, dtype = value.shape, value.dtype
         known = {name: kwargs.get(name) for name in ("trainable", "name", "constraint")}
-        variable = UninitializedVariable(shape=shape, dtype=tf.as_dtype(dtype), **known)
-        created.append((variable, kwargs))
+        variable = _Sketched(shape=shape, dtype=tf.as_dtype(dtype), **known)
+        variable.on_assign = on_assign
+        of_key = known_starts.get(creation_key(kwargs))
+        first = of_key.pop(0) if of_key else None
+        if first is not None and first.size <= MOST_READ:
+            with tf.init_scope():
+                UninitializedVariable.assign(variable, first)
+        created.append((variable, {**kwargs, "start": first}))
         return variable
 
     graph = func_graph.FuncGraph("sketch")
@@ -164,22 +217,93 @@ def sketched() -> Iterator[tuple[tf.Graph, list[tuple[tf.Variable, dict]]]]:
         yield graph, created
 
 
+class _AssignedInBuilder(Exception):
+    """Says that a model's builder sets the values that variables start from."""
+
+
+class _Assignments:
+    """What a model assigns to, at first while it is built, then while it is called."""
+
+    def __init__(self, *, is_known: bool):
+        """Takes whether it is known what is assigned while the model is built."""
+        self._is_built, self._is_known = False, is_known
+        self.updated: dict[object, tf.Variable] = {}
+
+    def __call__(self, variable: tf.Variable) -> None:
+        if self._is_built:
+            self.updated[variable.ref()] = variable
+        elif not self._is_known:
+            raise _AssignedInBuilder(variable.name)
+
+    def end_of_build(self) -> None:
+        """Says that the model is called from now on."""
+        self._is_built = True
+
+
 def inspect_model(
-    build_model: ModelBuilder, input_spec: InputSpec | None, start: list[np.ndarray] | None
-) -> Inspection:
+    build_model: ModelBuilder, input_spec: InputSpec | None, ready: ReadyModel | None = None
+) -> tuple[Inspection, ModelBuilder]:
     """Builds a model and calls it once on placeholders, as in training.
 
-    `start` are initial values of the model's weights, in Keras' order, or None for those that its
-    initializers draw.
+    Where the builder sets starting weights, it is called once more, outside of a graph. `ready` is
+    a model that has been built, or None.
+
+    Returns:
+        What was found; and the builder, or, of one that works outside of graphs alone, what copies
+        the model that it has built.
 
     Raises:
         UserError: If it is no Keras model, does not tell its inputs, has several outputs, draws
-            random numbers by itself, or two of its variables share a name.
+            random numbers by itself, two of its variables share a name, or it has what training
+            here would leave out.
     """
-    with sketched() as (graph, created), recorded_compile() as compiled:
+    if ready is not None:
+        try:
+            return _inspect(ready.build_model, input_spec, ready.start), ready.build_model
+        except UserError:
+            raise
+        except Exception as error:  # Whatever a layer's own code raises.
+            raise _not_traced(error) from error
+    try:
+        return _inspect(build_model, input_spec), build_model
+    except UserError:
+        raise
+    except _AssignedInBuilder:
+        with recorded_compile():
+            _, values = build_once(build_model)
+        return _inspect(build_model, input_spec, starts(values), assigns=True), build_model
+    except Exception as error:  # Whatever a layer's own code raises.
+        try:
+            copied = take_apart(*build_once(build_model))
+            found = _inspect(copied.build_model, input_spec, copied.start)
+        except Exception as other:
+            raise (other if isinstance(other, UserError) else _not_traced(error)) from error
+        return found._replace(compiled=found.compiled or copied.compiled), copied.build_model
+
+
+def _not_traced(error: Exception) -> UserError:
+    return UserError(
+        "the model cannot be built and called in a graph, as it is for clients: "
+        f"{type(error).__name__}: {one_line(error)}"
+    )
+
+
+def _inspect(
+    build_model: ModelBuilder,
+    input_spec: InputSpec | None,
+    start: Start = types.MappingProxyType({}),
+    *,
+    assigns: bool = False,
+) -> Inspection:
+    """As `inspect_model`; `start` has the values that variables start from."""
+    assignments = _Assignments(is_known=bool(start))
+    with sketched(start, assignments) as (graph, created), recorded_compile() as compiled:
         model = build_model()
+        assignments.end_of_build()
         if not isinstance(model, keras.Model):
             raise UserError(f"build_model must return a tf.keras.Model, it returned {model!r}.")
+        check_methods(model)
+        check_draws(model)
         mixed = [layer for layer in list_layers(model) if mixes_precision(layer)]
         if mixed:
             raise UserError(
@@ -196,17 +320,75 @@ def inspect_model(
         before = _list_operations(graph)
         output = model(arrange_inputs(inputs, specs, takes), training=True)
         _check_output(model, output)
+        check_output(output)
+        check_layers(model)
+        check_origins(model, {variable.ref() for variable, _ in created})
         _check_draws({*_list_operations(graph)} - {*before})
-        variables, keys, untrained, values = _list_variables(model, created, start)
+        variables, keys, values = _list_variables(model, created)
+    owned = {v.ref() for v in weights_of(model)}
+    _check_updates(model, assignments.updated.values(), owned)
     names = [v.name for v in variables]
     if len(set(names)) != len(names):
         raise UserError(f"two variables share a name; name their layers apart: {names}.")
-    options, draws_noise = compiled.get(id(model)), draws.count > 0
-    last = output.shape[-1] if output.shape.rank else None
-    known = (last, output.shape.rank, mask_of(output) is not None)
+    of_name = {name: ref for name, (ref, _) in keys.items()}
+    untrained = {v.ref() for v in model.non_trainable_variables if hasattr(v, "ref")}
     return Inspection(
-        variables, untrained, values, keys, specs, takes, options, draws_noise, *known
+        variables=variables,
+        untrained=frozenset(name for name, ref in of_name.items() if ref in untrained),
+        updated=frozenset(name for name, ref in of_name.items() if ref in assignments.updated),
+        values=values,
+        keys=tuple(key for _, key in keys.values()),
+        input_spec=specs,
+        takes=takes,
+        compiled=compiled.get(id(model)),
+        draws_noise=draws.count > 0,
+        num_outputs=output.shape[-1] if output.shape.rank else None,
+        output_rank=output.shape.rank,
+        is_masked=mask_of(output) is not None,
+        assigns=assigns,
     )
+
+
+def build_once(build_model: ModelBuilder) -> tuple[keras.Model, list[Created]]:
+    """Builds a model outside of graphs.
+
+    Returns:
+        The model; and what variables it has created, with their values where these are others than
+        those that they were made with.
+    """
+    created: list[tuple[tf.Variable, tuple, bytes | None]] = []
+
+    def record(next_creator, **kwargs):
+        variable = next_creator(**kwargs)
+        is_restored = hasattr(kwargs["initial_value"], "checkpoint_position")
+        # What a function has made, such as `adapt`, has a value when it has run.
+        digest = _digest(variable) if tf.executing_eagerly() and not is_restored else None
+        created.append((variable, creation_key(kwargs), digest))
+        return variable
+
+    with context.eager_mode(), tf.variable_creator_scope(record):
+        model = build_model()
+        made = [
+            Created(v, key, v.numpy() if _digest(v) != first else None) for v, key, first in created
+        ]
+    return model, made
+
+
+def _digest(variable: tf.Variable) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(variable.numpy()).tobytes()).digest()
+
+
+def _check_updates(
+    model: keras.Model, updated: Collection[tf.Variable], owned: Collection[object]
+) -> None:
+    """Raises a UserError if a model assigns to a variable that a gradient moves, or to a state."""
+    for variable in updated:
+        if variable.trainable or variable.ref() not in owned:
+            raise UserError(
+                f"the model {model.name!r} assigns to its variable {_name(variable)!r} when it is "
+                "called, which would be lost here (a stateful RNN, spectral normalisation, or a "
+                "counter does): build it without."
+            )
 
 
 def _check_output(model: keras.Model, output: object) -> None:
@@ -244,44 +426,44 @@ def _check_draws(added: set[tuple[str, str]]) -> None:
 
 
 def _list_variables(
-    model: keras.Model, created: list[tuple[tf.Variable, dict]], start: list[np.ndarray] | None
-) -> tuple[tuple[VariableSpec, ...], tuple[tuple, ...], frozenset[str], dict[str, np.ndarray]]:
+    model: keras.Model, created: list[tuple[tf.Variable, dict]]
+) -> tuple[tuple[VariableSpec, ...], dict[str, tuple[object, tuple]], dict[str, np.ndarray]]:
     """Lists the model's own variables: those of an optimizer or of Keras' metrics are not.
 
     Returns:
-        The variables, their keys, the names of the untrained ones, and values that are given. Where
+        The variables; by name, each one's reference and key; and the values that are given. Where
         Keras gives two one name, they are called by their layers' paths.
     """
-    weights = {v.ref(): i for i, v in enumerate(model.weights)}
-    untrained = {v.ref() for v in model.non_trainable_variables}
+    weights = {v.ref() for v in weights_of(model)}
     around = _layers_around(model)
     paths = {path for own in around.values() for path in own}
     owned = [(v, kwargs) for v, kwargs in created if v.ref() in weights or v.trainable]
     uses = collections.Counter(_name(v) for v, _ in owned)
-    variables, keys, names_of_untrained = [], [], set()
+    variables, keys = [], {}
     values: dict[str, np.ndarray] = {}
     for variable, kwargs in owned:
         shape, dtype = tuple(variable.shape), variable.dtype.base_dtype
         name, own_paths = _name(variable), around.get(variable.ref(), [model.name])
         if uses[name] > 1:
             name = f"{own_paths[-1]}/{name.rpartition('/')[2]}"
-        if variable.ref() in untrained:
-            names_of_untrained.add(name)
         parts = name.split("/")
         prefixes = ["/".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
         names = [name, *reversed(own_paths), *(p for p in prefixes if p not in paths)]
         initial_value = kwargs.get("initial_value")
-        if start is not None and variable.ref() in weights:
-            initial_value = values[name] = start[weights[variable.ref()]]
+        if kwargs["start"] is not None:
+            initial_value = values[name] = kwargs["start"]
         initializer = seeded_initializer(initial_value, shape, dtype)
         unique = tuple(dict.fromkeys(names))
-        variables.append(VariableSpec(name, own_paths[0], shape, dtype, False, initializer, unique))
-        keys.append(creation_key(kwargs))
+        spec = VariableSpec(name, own_paths[0], shape, dtype, False, initializer, unique)
+        variables.append(
+            dataclasses.replace(spec, constraint=as_function(kwargs.get("constraint")))
+        )
+        keys[name] = variable.ref(), creation_key(kwargs)
     # The more variables a name chooses, the less specific it is.
     counts = collections.Counter(name for v in variables for name in v.names)
     ordered = [tuple(sorted(v.names, key=counts.__getitem__)) for v in variables]
     variables = [dataclasses.replace(v, names=names) for v, names in zip(variables, ordered)]
-    return tuple(variables), tuple(keys), frozenset(names_of_untrained), values
+    return tuple(variables), keys, values
 
 
 def _layers_around(model: keras.Model) -> dict[object, list[str]]:
@@ -291,7 +473,7 @@ def _layers_around(model: keras.Model) -> dict[object, list[str]]:
     """
     around: dict[object, list[str]] = {}
     for paths, layer in layers_within(model):
-        around.update({v.ref(): paths for v in layer.variables})
+        around.update({v.ref(): paths for v in weights_of(layer)})
     return around
 
 

@@ -229,6 +229,21 @@ def label_range(loss: object, num_outputs: int | None) -> tuple[int, int] | None
     return 0, num_outputs - 1
 
 
+def own_metrics(layer: keras.layers.Layer) -> list[keras.metrics.Metric]:
+    """Returns the metrics that a layer reports, but for those of `compile`."""
+    return list(layer._metrics)
+
+
+def copy_layer(layer: keras.layers.Layer) -> keras.layers.Layer:
+    """Returns a new layer made as another was; one with a vocabulary, often learned, as it is."""
+    return layer if hasattr(layer, "lookup_table") else type(layer).from_config(layer.get_config())
+
+
+def weights_of(layer: keras.layers.Layer) -> list[tf.Variable]:
+    """Returns a layer's weights: a vocabulary, which Keras lists among them, is none."""
+    return [weight for weight in layer.weights if hasattr(weight, "ref")]
+
+
 def mixes_precision(layer: keras.layers.Layer) -> bool:
     """Tells whether a layer computes in other numbers than its variables are of."""
     return layer.compute_dtype != layer.variable_dtype

@@ -7,12 +7,13 @@ whether a run was resumed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Union
 
 import tensorflow as tf
 
-from fedpersonal.model.keras import keras, replace_generators
+from fedpersonal.model.keras import keras, list_layers, replace_generators
 
 Shape = Union[Sequence[Union[int, tf.Tensor]], tf.TensorShape, tf.Tensor]
 
@@ -59,6 +60,10 @@ class NoiseDraws:
     def give_to(self, model: keras.Model) -> None:
         """Has all layers of a model draw from here."""
         replace_generators(model, self)
+        for layer in list_layers(model):
+            for kind, augment in _AUGMENTATIONS.items():
+                if isinstance(layer, kind):
+                    layer.call = functools.partial(augment, layer, self)
 
     def _maybe_init(self) -> None:
         """Keras asks for this when a layer is built."""
@@ -114,3 +119,33 @@ class NoiseDraws:
         for axis in range(1, shape.shape[0]):
             bits = fold(bits[..., tf.newaxis], tf.range(shape[axis]))
         return bits
+
+
+# Keras' layers draw one seed for all images of a batch: whose draws they are would depend on it.
+@tf.autograph.experimental.do_not_convert
+def _flip(layer, draws: NoiseDraws, inputs: tf.Tensor, training: bool = True) -> tf.Tensor:
+    images = tf.cast(inputs, layer.compute_dtype)
+    axes = [axis for axis, is_on in ((-2, layer.horizontal), (-3, layer.vertical)) if is_on]
+    for axis in axes if training else ():
+        is_flipped = draws.random_uniform([tf.shape(images)[0], 1, 1, 1]) < 0.5
+        images = tf.where(is_flipped, tf.reverse(images, [axis]), images)
+    return images
+
+
+@tf.autograph.experimental.do_not_convert
+def _change_contrast(
+    layer, draws: NoiseDraws, inputs: tf.Tensor, training: bool = True
+) -> tf.Tensor:
+    images = tf.cast(inputs, layer.compute_dtype)
+    if not training:
+        return images
+    shape = [tf.shape(images)[0], 1, 1, 1]
+    factor = draws.random_uniform(shape, 1.0 - layer.lower, 1.0 + layer.upper)
+    mean = tf.reduce_mean(images, [-3, -2], keepdims=True)
+    return tf.clip_by_value((images - mean) * factor + mean, 0, 255)
+
+
+_AUGMENTATIONS = {
+    keras.layers.RandomFlip: _flip,
+    keras.layers.RandomContrast: _change_contrast,
+}

@@ -9,6 +9,7 @@ that builds it.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,17 +19,19 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api as autograph
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from fedpersonal.errors import UserError, kind_of, named_arguments
 from fedpersonal.model.compiled import choose_loss_and_metrics, recorded_compile, take_apart
 from fedpersonal.model.frozen import FrozenVariables
+from fedpersonal.model.given import GivenVariable
 from fedpersonal.model.inspection import (
+    MOST_READ,
     InputSpec,
     ModelBuilder,
     ModelInputs,
     arrange_inputs,
     check_is_numbers,
-    creation_key,
     inspect_model,
 )
 from fedpersonal.model.keras import (
@@ -51,7 +54,13 @@ from fedpersonal.model.metrics import (
     as_metrics,
 )
 from fedpersonal.model.noise import NoiseDraws, fold
-from fedpersonal.model.variables import VariableSpec, check_names, split_variables
+from fedpersonal.model.variables import (
+    VariableSpec,
+    check_names,
+    creation_key,
+    split_variables,
+    start_of,
+)
 from fedpersonal.runtime.context import check_not_forked
 
 Values = dict[str, tf.Tensor]
@@ -183,12 +192,12 @@ class PartitionedModel:
                 f"built Keras model, not {kind_of(build_model)}."
             )
         check_is_numbers("label_spec", label_spec)
-        start = compiled = None
-        if isinstance(build_model, keras.Model):
-            build_model, start, compiled = take_apart(build_model)
+        ready = take_apart(build_model) if isinstance(build_model, keras.Model) else None
+        if ready is not None:
+            build_model = ready.build_model
         # A model is built in plain Python, as in a user's own program. With AutoGraph off, its
         # layers could not branch on tensors, and Keras would lose the arguments of operations.
-        self._build_model = autograph.call_with_unspecified_conversion_status(build_model)
+        builder = autograph.call_with_unspecified_conversion_status(build_model)
         self.lookups = dict(lookups or {})
         self.owned_tables = frozenset(owned_tables)
         self.label_spec = label_spec
@@ -200,11 +209,14 @@ class PartitionedModel:
                 f"chunk_places={chunk_places} must be at least 1, and needs sequence_length, which "
                 "tells how many places an example has."
             )
-        found = inspect_model(build_model, input_spec, start)
+        if ready is not None:
+            ready = ready._replace(build_model=builder)
+        found, self._build_model = inspect_model(builder, input_spec, ready)
         self.input_spec, self._takes = found.input_spec, found.takes
         self.draws_noise = found.draws_noise
         self.example_weight = example_weight
-        loss, metrics = choose_loss_and_metrics(loss, metrics, compiled or found.compiled)
+        compiled = found.compiled if ready is None else ready.compiled or found.compiled
+        loss, metrics = choose_loss_and_metrics(loss, metrics, compiled)
         self.given_loss, self.given_metrics, self.given_builder = loss, metrics, build_model
         example_loss = ExampleLoss(loss)
         self._example_loss: ExampleFn = example_loss
@@ -222,11 +234,28 @@ class PartitionedModel:
         self.metrics = as_metrics(metrics, are_weighted=example_weight is not None)
         layers = (local_layers, frozen_layers)
         local, frozen_names = ((n,) if isinstance(n, str) else tuple(n) for n in layers)
-        self.all_variables = split_variables(found.variables, local, frozen_names)
-        self._creation_keys = found.keys
+        variables = split_variables(found.variables, local, frozen_names)
+        self._creation_keys, self._assigns = found.keys, found.assigns
+        self._untrained = found.untrained
+        # Layers that have been adapted, or are not to be trained, keep what they start from.
+        still = {
+            v.name: start_of(v, found.values)
+            for v in variables
+            if v.name in found.untrained - found.updated and not v.is_frozen
+        }
+        still = {name: value for name, value in still.items() if value is not None}
+        self.all_variables = tuple(
+            dataclasses.replace(v, is_local=False, is_frozen=True) if v.name in still else v
+            for v in variables
+        )
         if frozen is None:
             names = [v.name for v in self.all_variables if v.is_frozen]
-            frozen = FrozenVariables.of({n: found.values[n] for n in names if n in found.values})
+            known = {**found.values, **still}
+            frozen = FrozenVariables.of({n: known[n] for n in names if n in known})
+        else:
+            frozen = FrozenVariables.of(
+                {name: value for name, value in still.items() if name not in frozen.paths}
+            ).followed_by(frozen)
         self.frozen = frozen
         moving = {n for v in self.all_variables if not v.is_frozen for n in v.names}
         self._frozen_paths = {n for v in self.all_variables for n in v.names} - moving
@@ -282,6 +311,12 @@ class PartitionedModel:
                 raise UserError(
                     f"lookup layer {layer!r} must own exactly one variable, its table; it owns "
                     f"{owned}."
+                )
+            (table,) = (v for v in self.variables if v.name == owned[0])
+            if table.constraint is not None:
+                raise UserError(
+                    f"lookup layer {layer!r} has a constraint, which Keras applies to all rows of "
+                    "its table in each step: leave the layer out of lookups, or the constraint."
                 )
             if feature not in self.input_spec:
                 raise UserError(
@@ -414,21 +449,27 @@ class PartitionedModel:
         """
         values = self.applied(values)
         given = [
-            self.frozen.tensor(v.name) if v.is_frozen else values[v.name]
-            for v in self.all_variables
+            self._frozen_value(v) if v.is_frozen else values[v.name] for v in self.all_variables
         ]
         remaining = list(zip(self._creation_keys, given))
 
         def give_value(_, **kwargs):
             if remaining and creation_key(kwargs) == remaining[0][0]:
-                return remaining.pop(0)[1]
+                value = remaining.pop(0)[1]
+                if not self._assigns:
+                    return value
+                known = {name: kwargs.get(name) for name in ("name", "trainable", "constraint")}
+                return GivenVariable(initial_value=value, **known)
             if kwargs.get("trainable") is not False and kwargs.get("dtype") != "int64":
                 raise UserError(
                     "build_model created more variables than at its first call, or others; it "
                     f"must create the same ones each time: {[v.name for v in self.all_variables]}."
                 )
-            # An optimizer's or a Keras metric's, of no use here.
             value = kwargs["initial_value"]
+            if kwargs.get("name") == "StateVar":  # Of a generator that Keras builds layers with.
+                with tf.init_scope():
+                    return ResourceVariable(value, trainable=False, dtype=kwargs.get("dtype"))
+            # An optimizer's or a Keras metric's, of no use here.
             return tf.convert_to_tensor(value() if callable(value) else value)
 
         # Keras reads a variable by using it as a tensor, so a tensor can stand in its place.
@@ -446,6 +487,12 @@ class PartitionedModel:
                 output = model(self.arrange(features), training=training)
         losses = list(model.losses)
         return output if self.masks_output else drop_mask(output), losses
+
+    def _frozen_value(self, variable: VariableSpec) -> tf.Tensor:
+        if variable.name not in self._untrained or variable.size > MOST_READ:
+            return self.frozen.tensor(variable.name)
+        with tf.init_scope():  # Where layers are built, which may read what they have learned.
+            return tf.constant(self.frozen.array(variable.name))
 
     def example_losses(self, labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
         """Returns the loss of each example, float32 (batch,), without what the model adds.

@@ -69,6 +69,12 @@ class PersonalModel(PartitionedModel):
                 "personal copies: the model has no global variable that a client could copy; its "
                 f"variables are {[v.name for v in base.variables]}."
             )
+        constrained = [v.name for v in copied if v.constraint is not None]
+        if role == "offset" and constrained:
+            raise UserError(
+                f"personal copies: {constrained[0]!r} has a constraint of Keras, which an offset "
+                "that is added to it cannot keep. Build its layer without the constraint."
+            )
         own = tuple(_copy_of(v, is_row=v.name in base.owned, is_state=is_state) for v in copied)
         self.copies = {v.name: source.name for v, source in zip(own, copied)}
         owned = {k: v for k, v in self.copies.items() if v in base.owned}
@@ -163,13 +169,20 @@ def _copy_of(variable: VariableSpec, *, is_row: bool, is_state: bool) -> Variabl
         is_local=True,
         is_personal=True,
         is_state=is_state,
+        constraint=None if is_state else variable.constraint,
     )
 
 
 def _blend_of(copy: VariableSpec, name: str) -> VariableSpec:
     ones = each_seed(lambda seed: tf.ones(copy.shape, copy.dtype))
     return dataclasses.replace(
-        copy, name=name, layer=BLEND, names=(name,), initializer=ones, is_state=True
+        copy,
+        name=name,
+        layer=BLEND,
+        names=(name,),
+        initializer=ones,
+        is_state=True,
+        constraint=None,
     )
 
 
@@ -177,7 +190,13 @@ def _server_state_of(variable: VariableSpec) -> VariableSpec:
     zeros = each_seed(lambda seed: tf.zeros(variable.shape, variable.dtype))
     name = f"{SERVER_STATE}/{variable.name}"
     return dataclasses.replace(
-        variable, name=name, layer=SERVER_STATE, names=(name,), initializer=zeros, is_state=True
+        variable,
+        name=name,
+        layer=SERVER_STATE,
+        names=(name,),
+        initializer=zeros,
+        is_state=True,
+        constraint=None,
     )
 
 

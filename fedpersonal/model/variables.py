@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 from fedpersonal.model.keras import is_plain, with_generator
 
@@ -17,6 +19,7 @@ from fedpersonal.model.keras import is_plain, with_generator
 _MAX_LISTED = 40
 # TensorFlow's own choice of how to draw.
 _ANY_ALGORITHM = 3
+Constraint = Callable[[tf.Tensor], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +41,7 @@ class VariableSpec:
             which cluster a client has chosen, or how much each weighs.
         is_replaced: Whether what clients send for it comes of their copies: no phase moves it.
         is_state: Whether no gradient moves it: assignments do, or a phase of its own.
+        constraint: Maps its value after a step to the one that it is to have, as in Keras; or None.
     """
 
     name: str
@@ -51,6 +55,7 @@ class VariableSpec:
     is_personal: bool = False
     is_replaced: bool = False
     is_state: bool = False
+    constraint: Constraint | None = None
 
     @property
     def size(self) -> int:
@@ -100,6 +105,38 @@ def split_variables(
         dataclasses.replace(v, is_local=kind in local, is_frozen=kind in frozen)
         for v, kind in zip(variables, kinds)
     )
+
+
+def creation_key(kwargs: Mapping[str, Any]) -> tuple:
+    """Returns what is equal each time that a variable is created, of its creator's arguments."""
+    shape = kwargs.get("shape")
+    return kwargs.get("name"), None if shape is None else tuple(shape), kwargs.get("trainable")
+
+
+class Created(NamedTuple):
+    """A variable that a model's builder has created.
+
+    Attributes:
+        variable: The variable.
+        key: Its `creation_key`.
+        start: The value that it is to start from, or None for a draw.
+    """
+
+    variable: tf.Variable
+    key: tuple
+    start: np.ndarray | None
+
+
+# The values that variables start from, or None, by their `creation_key`, as they are created.
+Start = Mapping[tuple, Sequence[Union[np.ndarray, None]]]
+
+
+def starts(created: Iterable[Created]) -> Start:
+    """Returns what variables start from when they are created anew."""
+    found: dict[tuple, list[np.ndarray | None]] = {}
+    for one in created:
+        found.setdefault(one.key, []).append(one.start)
+    return found
 
 
 Initializer = Callable[[tf.Tensor], tf.Tensor]
@@ -171,3 +208,51 @@ def each_seed(draw: Initializer) -> Initializer:
         return tf.stack([draw(own) for own in tf.unstack(seed)])
 
     return drawn
+
+
+def as_function(constraint: Constraint | None) -> Constraint | None:
+    """Returns a constraint that makes no variables, as Keras' `RadialConstraint` does of zeros."""
+    if constraint is None:
+        return None
+    given = constraint
+
+    def as_tensor(_: Any, **made: Any) -> tf.Tensor:
+        value = made["initial_value"]
+        return tf.convert_to_tensor(value() if callable(value) else value)
+
+    def constrain(value: tf.Tensor) -> tf.Tensor:
+        with tf.variable_creator_scope(as_tensor):
+            return given(value)
+
+    return constrain
+
+
+def projections(variables: Sequence[VariableSpec]) -> dict[str, Constraint]:
+    """Returns the constraints that leave alone what they have once returned, by variable's name.
+
+    A mean over clients can be brought back by these. Others, such as Keras' `MinMaxNorm` with a
+    rate below 1, would move further what clients have already constrained.
+    """
+    constraints = {v.name: v.constraint for v in variables if v.constraint is not None}
+    shapes = {v.name: v.shape for v in variables}
+
+    def is_projection(name: str, constraint: Constraint) -> bool:
+        drawn = generator(Purpose.TRIAL, 0).normal(scale=3.0, size=shapes[name])
+        once = constraint(tf.constant(drawn, tf.float32))
+        return np.allclose(constraint(once), once, rtol=1e-4, atol=1e-5)
+
+    with context.eager_mode():  # Whoever asks may be in a graph.
+        return {name: each for name, each in constraints.items() if is_projection(name, each)}
+
+
+def start_of(variable: VariableSpec, known: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Returns the value that a variable starts from; None if it is drawn.
+
+    `known` are values by name.
+    """
+    if variable.name in known:
+        return known[variable.name]
+    draw = tf.function(variable.initializer, autograph=False)
+    with context.eager_mode():
+        first, other = (draw(tf.constant([seed, seed])).numpy() for seed in (0, 1))
+    return first if np.array_equal(first, other) else None

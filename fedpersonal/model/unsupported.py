@@ -1,0 +1,93 @@
+"""What a Keras model may have that its training here would leave out, refused in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import tensorflow as tf
+
+from fedpersonal.errors import UserError
+from fedpersonal.model.keras import keras, list_layers, own_metrics
+
+# What `fit`, `evaluate` and `predict` call of a model, and a model of one's own may override.
+_METHODS = (
+    *("fit", "evaluate", "predict", "train_step", "test_step", "predict_step", "compute_loss"),
+    *("compute_metrics", "get_metrics_result", "make_train_function", "make_test_function"),
+    "make_predict_function",
+)
+
+
+# Layers that draw once for all images of a batch, whosever they are.
+_DRAW_FOR_BATCH = tuple(
+    getattr(keras.layers, name) for name in ("RandomCrop", "RandomHeight", "RandomWidth")
+)
+
+
+def check_draws(model: keras.Model) -> None:
+    """Raises a UserError if a layer draws for a batch what it should for each example."""
+    for layer in list_layers(model):
+        if isinstance(layer, _DRAW_FOR_BATCH):
+            raise UserError(
+                f"layer {layer.name!r} ({type(layer).__name__}) draws once for all images of a "
+                "batch, so results would depend on batches: take RandomTranslation or RandomZoom, "
+                "which draw for each image."
+            )
+
+
+def check_methods(model: keras.Model) -> None:
+    """Raises a UserError if a model trains or predicts by code of its own, not by Keras'."""
+    for name in _METHODS:
+        if getattr(type(model), name) is not getattr(keras.Model, name) or name in vars(model):
+            raise UserError(
+                f"{type(model).__name__!r} has its own {name}, which is not run here: a client's "
+                "steps follow the gradient of the loss. Give PartitionedModel the model without "
+                "it, and what it computes as loss=, metrics= or add_loss."
+            )
+
+
+def check_layers(model: keras.Model) -> None:
+    """Raises a UserError if a layer reports metrics of its own, or has numbers other than float32.
+
+    The model has been called.
+    """
+    reported = [metric.name for layer in list_layers(model) for metric in own_metrics(layer)]
+    if reported:
+        raise UserError(
+            f"the model reports metric {reported[0]!r} by itself (add_metric, or a metric that is "
+            "an attribute), which is not reported here: leave it out, or give metrics=."
+        )
+    for layer in list_layers(model):
+        for variable in layer.trainable_weights:
+            if variable.dtype.base_dtype != tf.float32:
+                raise _not_float32(f"variable {_name(variable)!r}", variable.dtype.base_dtype)
+
+
+def check_output(output: tf.Tensor) -> None:
+    """Raises a UserError if a model's output is not float32."""
+    if output.dtype != tf.float32:
+        raise _not_float32("output", output.dtype)
+
+
+def _not_float32(what: str, dtype: tf.DType) -> UserError:
+    return UserError(
+        f"the model's {what} is {dtype.name}; models are trained in float32. Build its layers "
+        "without dtype=, after tf.keras.backend.set_floatx('float32')."
+    )
+
+
+def check_origins(model: keras.Model, created: Collection[object]) -> None:
+    """Raises a UserError if a model would train a variable that its builder has not made.
+
+    `created` are the references of the variables that it has.
+    """
+    for variable in model.trainable_weights:
+        if variable.ref() not in created:
+            raise UserError(
+                f"variable {_name(variable)!r} was made before build_model was called, and would "
+                "be shared by all models that it builds: make its layer within build_model, or "
+                "give the built model itself."
+            )
+
+
+def _name(variable: tf.Variable) -> str:
+    return variable.name.split(":")[0]
