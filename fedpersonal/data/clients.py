@@ -72,10 +72,10 @@ class ClientDataset:
         if not isinstance(self.features, Mapping):
             kind = type(self.features).__name__
             raise UserError(f"features must be a mapping of names to columns, got a {kind}")
-        features = {k: _as_column(f"features[{k!r}]", v) for k, v in self.features.items()}
+        features = {k: as_column(f"features[{k!r}]", v) for k, v in self.features.items()}
         object.__setattr__(self, "features", features)  # Frozen for everyone else.
         for field in ("client_ids", "offsets", "labels"):
-            object.__setattr__(self, field, _as_column(field, getattr(self, field)))
+            object.__setattr__(self, field, as_column(field, getattr(self, field)))
         self._check_clients()
         columns = {f"features[{name!r}]": column for name, column in features.items()}
         for name, column in {**columns, "labels": self.labels}.items():
@@ -238,7 +238,7 @@ def group_rows(offsets: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.
     return np.arange(taken[-1]) + np.repeat(offsets[groups] - taken[:-1], counts), taken
 
 
-def _as_column(name: str, values: object) -> np.ndarray:
+def as_column(name: str, values: object) -> np.ndarray:
     """Returns an array of numbers or of str; anything else is a UserError that names it."""
     try:
         column = np.asarray(values)

@@ -33,7 +33,7 @@ from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.mixing import check_rows_are_independent, find_mixing
 from fedpersonal.model.names import CLUSTER_SHARES
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.optimizers import AnyOptimizer, ClusterServer, StatefulServer, as_tff_optimizer
+from fedpersonal.optimizers import AnyOptimizer, ClusterServer, StatefulServer, as_server_optimizer
 
 if TYPE_CHECKING:
     from fedpersonal.federated.aggregators import Aggregator
@@ -110,7 +110,7 @@ def build_process(
         algorithm: What a client does.
         execution: How cohorts are executed.
         server_optimizer: What takes the mean of the clients' updates for a gradient, one of TFF's
-            optimizers or of Keras'.
+            optimizers or of Keras', or a `ScheduledOptimizer`.
         aggregator: A factory of `tff.aggregators`, weighted or not; None for the weighted mean.
             Its work is done client by client, and takes longer than for the mean.
         privacy: What hides each client's part in the global variables; None for nothing.
@@ -130,7 +130,7 @@ def build_process(
             or the privacy does not fit the algorithm.
     """
     check_fit(model, algorithm)
-    server_optimizer = as_tff_optimizer(server_optimizer)
+    server_optimizer = as_server_optimizer(server_optimizer)
     if model.server_states or algorithm.server_remembers:
         remembers = algorithm.server_remembers
         server_optimizer = StatefulServer(

@@ -15,6 +15,7 @@ from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from fedpersonal.errors import UserError
 from fedpersonal.model.compiled import CompileOptions, recorded_compile
+from fedpersonal.model.ids import RowSelection, find_row_selections
 from fedpersonal.model.keras import keras, layers_within, list_layers, mixes_precision
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.variables import VariableSpec, seeded_initializer
@@ -106,6 +107,7 @@ class Inspection(NamedTuple):
         compiled: What the model was compiled with, or None.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
         num_outputs: The last size of its output, or None where that is open.
+        row_selections: Where it selects rows of tables by ids that follow from its inputs alone.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -117,6 +119,7 @@ class Inspection(NamedTuple):
     compiled: CompileOptions | None
     draws_noise: bool
     num_outputs: int | None
+    row_selections: tuple[RowSelection, ...]
 
 
 def creation_key(kwargs: Mapping[str, Any]) -> tuple:
@@ -188,12 +191,15 @@ def inspect_model(
         _check_output(model, output)
         _check_draws({*_list_operations(graph)} - {*before})
         variables, keys, untrained, values = _list_variables(model, created, start)
+        selections = find_row_selections(inputs, [v for v, _ in created])
     names = [v.name for v in variables]
     if len(set(names)) != len(names):
         raise UserError(f"two variables share a name; name their layers apart: {names}.")
     options, draws_noise = compiled.get(id(model)), draws.count > 0
     last = output.shape[-1] if output.shape.rank else None
-    return Inspection(variables, untrained, values, keys, specs, takes, options, draws_noise, last)
+    return Inspection(
+        *(variables, untrained, values, keys, specs, takes, options, draws_noise, last, selections)
+    )
 
 
 def _check_output(model: keras.Model, output: object) -> None:

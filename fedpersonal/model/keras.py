@@ -85,6 +85,11 @@ def label_range(loss: object, num_outputs: int | None) -> tuple[int, int] | None
     return 0, num_outputs - 1
 
 
+def takes_class_ids(loss: object) -> bool:
+    """Tells whether a loss of Keras takes the numbers of classes for labels."""
+    return _function_of(loss)[0] is keras.losses.sparse_categorical_crossentropy
+
+
 def mixes_precision(layer: keras.layers.Layer) -> bool:
     """Tells whether a layer computes in other numbers than its variables are of."""
     return layer.compute_dtype != layer.variable_dtype

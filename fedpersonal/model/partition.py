@@ -31,7 +31,7 @@ from fedpersonal.model.inspection import (
     creation_key,
     inspect_model,
 )
-from fedpersonal.model.keras import freeze, keras, label_range
+from fedpersonal.model.keras import freeze, keras, label_range, takes_class_ids
 from fedpersonal.model.lookups import skip_lookups
 from fedpersonal.model.metrics import ExampleFn, Loss, Metrics, PerExample, as_metrics
 from fedpersonal.model.noise import NoiseDraws, fold
@@ -59,6 +59,8 @@ class PartitionedModel:
         given_builder: What builds the Keras model.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
         label_range: The least and the largest label that the loss takes, or None for any.
+        takes_class_ids: Whether the loss takes the numbers of classes for labels.
+        row_selections: Where the model selects rows of tables by ids that follow from its inputs.
         copies: Name of each local variable that is a client's copy of a global one, to that one's.
         own_rows: Name of each copy that has a single row, of a table of which each row belongs to
             one client, to the input that tells whose.
@@ -181,12 +183,13 @@ class PartitionedModel:
             )
         found = inspect_model(build_model, input_spec, start)
         self.input_spec, self._takes = found.input_spec, found.takes
-        self.draws_noise = found.draws_noise
+        self.draws_noise, self.row_selections = found.draws_noise, found.row_selections
         self.example_weight = example_weight
         loss, metrics = choose_loss_and_metrics(loss, metrics, compiled or found.compiled)
         self.given_loss, self.given_metrics, self.given_builder = loss, metrics, build_model
         self._example_loss: ExampleFn = PerExample(loss)
         self.label_range = label_range(loss, found.num_outputs)
+        self.takes_class_ids = takes_class_ids(loss)
         self.metrics = as_metrics(metrics, are_weighted=example_weight is not None)
         layers = (local_layers, frozen_layers)
         local, frozen_names = ((n,) if isinstance(n, str) else tuple(n) for n in layers)

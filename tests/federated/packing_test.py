@@ -10,7 +10,7 @@ import fedpersonal as fp
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import evaluate_clients
 from fedpersonal.federated.cohort import Execution, make_cohort
-from fedpersonal.federated.packing import check_data
+from fedpersonal.model.examples import check_data
 from fedpersonal.model.partition import PartitionedModel
 
 LAYERS = tf.keras.layers
@@ -77,9 +77,9 @@ OF_CLASSES = {"label_spec": tf.TensorSpec([None], tf.int32)}
                 LABELS.astype(int) + 9,
                 {**OF_CLASSES, "loss": "sparse_categorical_crossentropy"},
             ),
-            r"labels must be 0 to 0, .*; some is \d+",
+            r"labels must be 0 to 0, .*; client '\w+' has \d+",
         ),
-        ({}, -1 - LABELS, {"loss": tf.keras.losses.BinaryCrossentropy()}, "be 0 to 1.*some is -"),
+        ({}, -1 - LABELS, {"loss": tf.keras.losses.BinaryCrossentropy()}, "be 0 to 1.*has -"),
         ({"sample_weight": LABELS}, LABELS, {}, "sample_weight is a feature.*would be ignored"),
     ],
 )
