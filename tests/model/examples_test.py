@@ -196,11 +196,11 @@ def test_a_class_that_is_none_is_refused(make_dataset, labels, message):
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        (X, "features must map the model's inputs, x, word, to arrays .*, not be ndarray"),
+        (X, "features must map the model's inputs, word, x, to arrays .*, not be ndarray"),
         (None, "features must map .*, not be NoneType"),
-        (pd.DataFrame({"x": [1.0]}), "features is a DataFrame without columns x, word; give arr"),
-        ({"time": X}, r"features lack the model's input 'x', 'word'; got \['time'\]"),
-        ({"x": X, "word": WORD[:2]}, r"a row an example each: .*'x'\] has 4 rows, .* has 2 rows"),
+        (pd.DataFrame({"x": [1.0]}), "features is a DataFrame without columns word, x; give arr"),
+        ({"time": X}, r"features lack the model's input 'word', 'x'; got \['time'\]"),
+        ({"x": X, "word": WORD[:2]}, r"row an example each: .*has 2 rows, .*has 4 rows"),
         ({"x": X[0, 0], "word": WORD}, r"features\['x'\] is one value"),
         ({"x": [[1], [2, 3]], "word": WORD}, r"features\['x'\] must have rows of one shape"),
     ],
