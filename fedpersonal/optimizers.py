@@ -39,28 +39,46 @@ def as_tff_optimizer(optimizer: AnyOptimizer) -> Optimizer:
     """Returns an optimizer as it is, or of a Keras one its counterpart.
 
     SGD (with momentum), Adam, AdamW and Adagrad have one that takes the same steps, but for
-    rounding. One Keras object always gives the same counterpart.
+    rounding. Equal options give the same counterpart. A Keras optimizer holds its rate in a
+    variable, which no graph can read: whatever is given one converts it when it is made, and later
+    changes of the variable have no effect.
 
     Raises:
         UserError: If there is none, or an option is set that it does not have.
     """
+    if hasattr(optimizer, "initialize") and hasattr(optimizer, "next"):
+        return optimizer
     import tensorflow as tf
 
     legacy = tf.keras.optimizers.legacy.Optimizer
     if isinstance(optimizer, (tf.keras.optimizers.Optimizer, legacy)):
         return _counterpart(optimizer)
-    if not (hasattr(optimizer, "initialize") and hasattr(optimizer, "next")):
-        raise UserError(
-            f"{optimizer!r} is no optimizer: give one of tf.keras.optimizers, such as SGD(0.1), or "
-            "of tff.learning.optimizers."
-        )
-    return optimizer
+    raise UserError(
+        f"{optimizer!r} is no optimizer: give one of tf.keras.optimizers, such as SGD(0.1), or "
+        "of tff.learning.optimizers."
+    )
 
 
-@functools.lru_cache(maxsize=256)
+def convert_optimizers(owner: Any, *names: str) -> None:
+    """Replaces optimizers among the fields of a frozen dataclass by what `as_tff_optimizer` gives.
+
+    Args:
+        owner: The object.
+        *names: Fields, each an optimizer or a mapping of names to optimizers.
+
+    Raises:
+        UserError: As of `as_tff_optimizer`.
+    """
+    for name in names:
+        value = getattr(owner, name)
+        if isinstance(value, Mapping):
+            converted: Any = {key: as_tff_optimizer(one) for key, one in value.items()}
+        else:
+            converted = as_tff_optimizer(value)
+        object.__setattr__(owner, name, converted)
+
+
 def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
-    from fedpersonal.tff import optimizers
-
     kind, options = type(optimizer).__name__, optimizer.get_config()
     if type(optimizer).__module__.split(".")[0] not in ("keras", "tf_keras"):
         raise UserError(
@@ -68,23 +86,20 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
             "AdamW or Adagrad of tf.keras.optimizers, or one of tff.learning.optimizers."
         )
     rate = options.pop("learning_rate")
-    if isinstance(rate, dict):
+    if isinstance(rate, dict) or callable(getattr(optimizer, "_hyper", {}).get("learning_rate")):
         raise UserError(
             f"Keras optimizer {kind}: a learning rate that changes counts steps, and clients start "
             "anew in each round. Give fedpersonal.optimizers.ScheduledOptimizer."
         )
     taken = {key: options.pop(key) for key in ("beta_1", "beta_2", "epsilon") if key in options}
-    taken["learning_rate"] = float(rate)
     if kind == "SGD":
-        result = optimizers.build_sgdm(**taken, momentum=float(options.pop("momentum")) or None)
-    elif kind == "Adam":
-        result = optimizers.build_adam(**taken)
+        taken["momentum"] = float(options.pop("momentum")) or None
     elif kind == "AdamW":
-        result = optimizers.build_adamw(**taken, weight_decay=options.pop("weight_decay") or 0.0)
+        taken["weight_decay"] = options.pop("weight_decay") or 0.0
     elif kind == "Adagrad":
-        start = options.pop("initial_accumulator_value")
-        result = optimizers.build_adagrad(**taken, initial_preconditioner_value=start)
-    else:
+        taken["initial_preconditioner_value"] = options.pop("initial_accumulator_value")
+    is_of_keras = type(optimizer).__module__.partition(".")[0] in ("keras", "tf_keras")
+    if kind not in _BUILDERS or not is_of_keras:
         raise UserError(
             f"Keras optimizer {kind} has no counterpart that takes the same steps. Give SGD, Adam, "
             "AdamW, Adagrad, or one of tff.learning.optimizers."
@@ -98,7 +113,20 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
     if used:
         listed = ", ".join(f"{key}={value}" for key, value in used.items())
         raise UserError(f"Keras optimizer {kind}: {listed} has no counterpart here; leave it out.")
-    return result
+    return _built(kind, learning_rate=float(rate), **taken)
+
+
+_BUILDERS = {
+    "SGD": "build_sgdm", "Adam": "build_adam", "AdamW": "build_adamw", "Adagrad": "build_adagrad"
+}  # fmt: skip
+
+
+# Phases of equal optimizers are equal, and share what is traced.
+@functools.lru_cache(maxsize=256)
+def _built(kind: str, **options: Any) -> Optimizer:
+    from fedpersonal.tff import optimizers
+
+    return getattr(optimizers, _BUILDERS[kind])(**options)
 
 
 class ConstrainedServer:
@@ -264,9 +292,9 @@ class Turn:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduledOptimizer:
-    """An optimizer of a phase, whose learning rate depends on the round.
+    """An optimizer of a phase, or of a server, whose learning rate depends on the round.
 
-    Outside a round, in evaluation, it has its full rate.
+    Outside a round, in evaluation, a phase has its full rate.
 
     Attributes:
         optimizer: One of TFF's, whose state holds its learning rate, or of Keras'.
@@ -278,26 +306,35 @@ class ScheduledOptimizer:
     schedule: Callable[[tf.Tensor], tf.Tensor]
     share: tf.Tensor | None = dataclasses.field(default=None, compare=False)
 
+    def __post_init__(self):
+        convert_optimizers(self, "optimizer")
+
     def at_round(self, round_number: tf.Tensor) -> ScheduledOptimizer:
         """Returns the optimizer with the rate of a round, an int32 tensor."""
         return dataclasses.replace(self, share=self.schedule(round_number))
 
     def initialize(self, specs: Specs) -> State:
         """Returns the optimizer's state before the first step, at the rate of the round."""
-        state = self._at_full_rate.initialize(specs)
+        state = self.optimizer.initialize(specs)
         if self.share is None:
             return state
+        return {**state, "learning_rate": self.full_rate * self.share}
+
+    @property
+    def full_rate(self) -> Any:
+        """The learning rate that is scheduled.
+
+        Raises:
+            UserError: If the optimizer has none.
+        """
+        state = self.optimizer.initialize({})
         if "learning_rate" not in state:
-            raise ValueError(f"{self.optimizer} has no learning rate that can be scheduled.")
-        return {**state, "learning_rate": state["learning_rate"] * self.share}
+            raise UserError(f"{self.optimizer!r:.80} has no learning rate that can be scheduled.")
+        return state["learning_rate"]
 
     def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
         """Takes a step of the optimizer."""
-        return self._at_full_rate.next(state, weights, gradients)
-
-    @property
-    def _at_full_rate(self) -> Optimizer:
-        return as_tff_optimizer(self.optimizer)
+        return self.optimizer.next(state, weights, gradients)
 
 
 CLIENT_OPTIMIZERS = ("sgd", "adam")
@@ -378,6 +415,20 @@ class OptimizerFamily(Family):
         rate = getattr(options, f"{self.prefix}_learning_rate") * factor
         rounds = options.decay_rounds if self.decays else 0
         return build_client_optimizer(kind, rate, decay_rounds=rounds)
+
+
+def as_server_optimizer(optimizer: AnyOptimizer) -> Optimizer:
+    """Returns an optimizer of a server, whose state counts the rounds of a schedule.
+
+    Raises:
+        UserError: As of `as_tff_optimizer`, or if a scheduled one has no learning rate.
+    """
+    from fedpersonal.tff import optimizers
+
+    if not isinstance(optimizer, ScheduledOptimizer):
+        return as_tff_optimizer(optimizer)
+    rate, schedule = optimizer.full_rate, optimizer.schedule
+    return optimizers.schedule_learning_rate(optimizer.optimizer, lambda n: rate * schedule(n))
 
 
 def build_client_optimizer(name: str, learning_rate: float, *, decay_rounds: int = 0) -> Optimizer:

@@ -9,10 +9,12 @@ import pytest
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
+from fedpersonal.methods.phases import GradientPhase, LookAhead
 from fedpersonal.optimizers import (
     SERVER_OPTIMIZERS,
     LinearDecay,
     ScheduledOptimizer,
+    as_server_optimizer,
     as_tff_optimizer,
     build_server_optimizer,
 )
@@ -64,7 +66,7 @@ KERAS = tf.keras.optimizers
 def test_steps_are_kerass_own(build):
     keras, random = build(), np.random.default_rng(0)
     own = as_tff_optimizer(keras)
-    assert own is as_tff_optimizer(keras)
+    assert own is as_tff_optimizer(build())
     start = random.normal(size=5).astype(np.float32)
     variable, value = tf.Variable(start), {"w": tf.constant(start)}
     state = own.initialize({"w": tf.TensorSpec([5])})
@@ -73,6 +75,25 @@ def test_steps_are_kerass_own(build):
         keras.apply_gradients([(gradient, variable)])
         state, value = own.next(state, value, {"w": gradient})
         np.testing.assert_allclose(value["w"], variable, rtol=1e-5, atol=1e-6)
+
+
+def test_keras_rate_is_that_of_when_a_phase_is_made():
+    sgd = KERAS.SGD(0.4)
+    first = GradientPhase("all", "all", sgd, optimizers={"a": sgd}, ahead=LookAhead(sgd))
+    sgd.learning_rate = 0.2
+    second = GradientPhase("all", "all", sgd)
+    made = [first.optimizer, first.optimizers["a"], first.ahead.optimizer, second.optimizer]
+    with tf.Graph().as_default():  # Where no variable can be read.
+        rates = [as_tff_optimizer(one).initialize({})["learning_rate"] for one in made]
+        scheduled = ScheduledOptimizer(second.optimizer, LinearDecay(4)).initialize({})
+    assert rates == pytest.approx([0.4, 0.4, 0.4, 0.2])
+    assert scheduled["learning_rate"] == pytest.approx(0.2)
+
+
+def test_schedule_of_a_server_follows_its_rounds():
+    scheduled = ScheduledOptimizer(KERAS.SGD(0.8, momentum=0.0), LinearDecay(4))
+    moves = _moves(as_server_optimizer(scheduled), 6)
+    np.testing.assert_allclose(moves, [0.8, 0.6, 0.4, 0.2, 0.0, 0.0], atol=1e-6)
 
 
 def test_tffs_own_pass():
@@ -97,10 +118,12 @@ def test_tffs_own_pass():
             lambda: KERAS.SGD(KERAS.schedules.ExponentialDecay(0.1, 10, 0.9)),
             "learning rate that changes.*ScheduledOptimizer",
         ),
+        (lambda: KERAS.legacy.SGD(lambda: 0.1), "learning rate that changes"),
+        (lambda: type("SGD", (KERAS.SGD,), {})(0.1), "SGD has no counterpart"),
         (lambda: 0.1, "0.1 is no optimizer"),
         (lambda: "sgd", "'sgd' is no optimizer"),
     ],
 )
 def test_optimizers_that_are_refused(build, message):
     with pytest.raises(UserError, match=message):
-        as_tff_optimizer(build())
+        GradientPhase("all", "all", build())

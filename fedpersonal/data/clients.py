@@ -10,6 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from fedpersonal.data.frames import (
+    as_column,
+    as_frame,
+    check_is_complete,
+    check_is_name,
+    column_values,
+    find_columns,
+    list_columns,
+    stack_columns,
+)
 from fedpersonal.data.sources import (
     check_count,
     check_distinct,
@@ -17,9 +27,8 @@ from fedpersonal.data.sources import (
     errors_of,
     fingerprint,
 )
-from fedpersonal.errors import UserError, counted, listed, named_arguments, quoted
+from fedpersonal.errors import UserError, counted, listed, named_arguments
 
-_TEXTS = ("string", "bytes", "empty")
 # What does the same as Keras' weights of examples.
 IGNORED_WEIGHT = (
     "Weights would be ignored: make them a column of labels, which loss and example_weight of "
@@ -72,10 +81,10 @@ class ClientDataset:
         if not isinstance(self.features, Mapping):
             kind = type(self.features).__name__
             raise UserError(f"features must be a mapping of names to columns, got a {kind}")
-        features = {k: _as_column(f"features[{k!r}]", v) for k, v in self.features.items()}
+        features = {k: as_column(f"features[{k!r}]", v) for k, v in self.features.items()}
         object.__setattr__(self, "features", features)  # Frozen for everyone else.
         for field in ("client_ids", "offsets", "labels"):
-            object.__setattr__(self, field, _as_column(field, getattr(self, field)))
+            object.__setattr__(self, field, as_column(field, getattr(self, field)))
         self._check_clients()
         columns = {f"features[{name!r}]": column for name, column in features.items()}
         for name, column in {**columns, "labels": self.labels}.items():
@@ -238,21 +247,6 @@ def group_rows(offsets: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.
     return np.arange(taken[-1]) + np.repeat(offsets[groups] - taken[:-1], counts), taken
 
 
-def _as_column(name: str, values: object) -> np.ndarray:
-    """Returns an array of numbers or of str; anything else is a UserError that names it."""
-    try:
-        column = np.asarray(values)
-    except ValueError:  # Of lists of unequal lengths.
-        raise UserError(f"{name} must have rows of one shape; pad shorter ones") from None
-    if column.dtype == object and pd.api.types.infer_dtype(column, skipna=False) not in _TEXTS:
-        example = next(value for value in column.flat if not isinstance(value, str))
-        raise UserError(
-            f"{name} must be an array of numbers or of str, got objects such as"
-            f" {quoted(str(example))} of type {type(example).__name__}"
-        )
-    return column
-
-
 def number_names(
     what: str, names: pd.Series | pd.Categorical | np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -296,7 +290,7 @@ def _order_of(texts: list[str]) -> Callable[[int], tuple[int, str] | str]:
 
 @named_arguments
 def clients_from_table(
-    table: pd.DataFrame,
+    table: pd.DataFrame | Any,
     *,
     client_column: str,
     features: Mapping[str, str | Sequence[str]],
@@ -305,20 +299,23 @@ def clients_from_table(
     """Groups a table's rows by client; within a client they keep their order.
 
     Args:
-        table: A row an example.
+        table: A row an example: of pandas or Polars, or anything with `__arrow_c_stream__`, such as
+            a table of pyarrow or a relation of DuckDB, for which pyarrow must be installed.
         client_column: The column of the clients' names, texts or numbers, which become text. Its
             type, and the order of categories, make no difference.
         features: Name of each input of the model to a column, which gives an array of shape
-            (num_examples,), or to several, which give (num_examples, columns).
-        label_column: The column of labels.
+            (num_examples,), or to several, which give (num_examples, columns). Nullable types,
+            bools, categories of numbers and objects of numbers become NumPy's numbers; lists of
+            one length are rows.
+        label_column: The column of labels. Columns may be those of a named index.
 
     Returns:
         The clients, ordered by name: as numbers if all are whole numbers, else as text.
 
     Raises:
-        UserError: If a column is missing or there twice, is both that of clients and of labels, or
-            holds neither numbers nor texts, or if a client's name is missing or cannot be told
-            from others.
+        UserError: If a column is missing or there twice, is both that of clients and of labels,
+            holds neither numbers nor texts, or lacks a value somewhere; or if a client's name
+            cannot be told from others.
 
     Examples:
         >>> table = pd.DataFrame({"who": ["bob", "ann", "bob"], "hours": [3, 1, 4], "y": [0, 1, 1]})
@@ -328,29 +325,33 @@ def clients_from_table(
         >>> clients.client_ids.tolist(), clients.counts.tolist()
         (['ann', 'bob'], [1, 2])
     """
-    wanted = {client_column, label_column}
-    # A name gives a column of numbers, several in a list one of vectors.
-    chosen = {k: v if isinstance(v, str) else list(v) for k, v in features.items()}
-    for columns in chosen.values():
-        wanted.update([columns] if isinstance(columns, str) else columns)
-    missing = sorted(wanted - set(table.columns))
-    if missing:
-        raise UserError(
-            f"the table has no column {missing[0]!r}; it has {listed([*map(str, table.columns)])}"
-        )
-    twice = table.columns[table.columns.duplicated()]
-    if not twice.empty:
-        raise UserError(f"the table has two columns called {quoted(str(twice[0]))}")
+    check_is_name("client_column", client_column)
+    advice = " (vectors of labels: give ClientDataset the arrays)"
+    check_is_name("label_column", label_column, advice)
     if client_column == label_column:
         raise UserError(f"client_column and label_column are both {client_column!r}")
+    chosen = list_columns(features)
+    wanted = [client_column, label_column]
+    for columns in chosen.values():
+        wanted += columns if isinstance(columns, list) else [columns]
+    frame = find_columns(as_frame("table", table), wanted)
+    check_is_complete(frame, wanted)
     with errors_of(f"client_column={client_column!r}"):
-        numbers, client_ids = number_names("client", table[client_column])
-    table = table.iloc[np.argsort(numbers, kind="stable")]
+        numbers, client_ids = number_names("client", frame[client_column])
+    frame = frame.iloc[np.argsort(numbers, kind="stable")]
+    columns_of = {}
+    for name, columns in chosen.items():
+        shown = f"features[{name!r}]"
+        if not isinstance(columns, list):
+            columns_of[name] = column_values(shown, frame[columns])
+            continue
+        parts = [column_values(f"{shown}, column {own!r},", frame[own]) for own in columns]
+        columns_of[name] = stack_columns(shown, parts, columns)
     return ClientDataset(
         client_ids=client_ids,
         offsets=np.append(0, np.cumsum(np.bincount(numbers))),
-        features={name: table[columns].to_numpy() for name, columns in chosen.items()},
-        labels=table[label_column].to_numpy(),
+        features=columns_of,
+        labels=column_values(f"label_column={label_column!r}", frame[label_column]),
     )
 
 

@@ -39,7 +39,7 @@ from fedpersonal.optimizers import (
     ClusterServer,
     ConstrainedServer,
     StatefulServer,
-    as_tff_optimizer,
+    as_server_optimizer,
 )
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def build_process(
         algorithm: What a client does.
         execution: How cohorts are executed.
         server_optimizer: What takes the mean of the clients' updates for a gradient, one of TFF's
-            optimizers or of Keras'.
+            optimizers or of Keras', or a `ScheduledOptimizer`.
         aggregator: A factory of `tff.aggregators`, weighted or not; None for the weighted mean.
             Its work is done client by client, and takes longer than for the mean.
         privacy: What hides each client's part in the global variables; None for nothing.
@@ -137,7 +137,7 @@ def build_process(
             or the privacy does not fit the algorithm.
     """
     check_fit(model, algorithm)
-    server_optimizer = as_tff_optimizer(server_optimizer)
+    server_optimizer = as_server_optimizer(server_optimizer)
     constraints = projections(model.global_variables)
     if constraints:
         server_optimizer = ConstrainedServer(server_optimizer, constraints)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Union
 from fedpersonal.data.splits import check_part, dividing_part
 from fedpersonal.errors import check_choice
 from fedpersonal.model.names import CLUSTER
+from fedpersonal.optimizers import convert_optimizers
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -65,6 +66,7 @@ class LookAhead:
         if self.data is not None:
             check_part("LookAhead", self.data)
         check_least(self, steps=1, envelope=0)
+        convert_optimizers(self, "optimizer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +81,8 @@ class GradientPhase:
             move along the gradient of their sum.
         data: Which batches: `support` (the even ones), `query` (the odd ones), `first_half`,
             `second_half`, `all`, or one of `fedpersonal.data.splits.split_parts`.
-        optimizer: One of `tff.learning.optimizers`, or of Keras' where TFF has its counterpart;
-            its state starts anew in each phase.
+        optimizer: One of `tff.learning.optimizers`, or of Keras' where TFF has its counterpart,
+            which takes its place; its state starts anew in each phase.
         optimizers: Others for some variables, by such a name, or `local` for all local ones; the
             most specific name counts.
         epochs: Passes over those batches.
@@ -126,6 +128,7 @@ class GradientPhase:
         check_least(self, epochs=0, max_steps=0, proximal=0)
         for term in self.corrections:
             check_choice("GradientPhase", "corrections", term, STATES)
+        convert_optimizers(self, "optimizer", "optimizers")
 
     def moves(self, variable: VariableSpec) -> bool:
         """Tells whether the phase moves a variable of a model, which is not a frozen one."""

@@ -23,6 +23,7 @@ from fedpersonal.model.compiled import (
     recorded_compile,
     take_apart,
 )
+from fedpersonal.model.ids import RowSelection, find_row_selections
 from fedpersonal.model.keras import (
     keras,
     layers_within,
@@ -140,6 +141,7 @@ class Inspection(NamedTuple):
         output_rank: How many axes its output has, or None where that is open.
         is_masked: Whether its output has a Keras mask.
         assigns: Whether its builder assigns to variables: sets the values that they start from.
+        row_selections: Where it selects rows of tables by ids that follow from its inputs alone.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -155,6 +157,7 @@ class Inspection(NamedTuple):
     output_rank: int | None
     is_masked: bool
     assigns: bool
+    row_selections: tuple[RowSelection, ...]
 
 
 # Larger variables get no value in a sketch. What preprocessing layers have learned is smaller, and
@@ -325,6 +328,7 @@ def _inspect(
         check_origins(model, {variable.ref() for variable, _ in created})
         _check_draws({*_list_operations(graph)} - {*before})
         variables, keys, values = _list_variables(model, created)
+        selections = find_row_selections(inputs, [v for v, _ in created])
     owned = {v.ref() for v in weights_of(model)}
     _check_updates(model, assignments.updated.values(), owned)
     names = [v.name for v in variables]
@@ -346,6 +350,7 @@ def _inspect(
         output_rank=output.shape.rank,
         is_masked=mask_of(output) is not None,
         assigns=assigns,
+        row_selections=selections,
     )
 
 

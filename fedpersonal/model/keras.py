@@ -244,6 +244,11 @@ def weights_of(layer: keras.layers.Layer) -> list[tf.Variable]:
     return [weight for weight in layer.weights if hasattr(weight, "ref")]
 
 
+def takes_class_ids(loss: object) -> bool:
+    """Tells whether a loss of Keras takes the numbers of classes for labels."""
+    return _function_of(loss)[0] is keras.losses.sparse_categorical_crossentropy
+
+
 def mixes_precision(layer: keras.layers.Layer) -> bool:
     """Tells whether a layer computes in other numbers than its variables are of."""
     return layer.compute_dtype != layer.variable_dtype

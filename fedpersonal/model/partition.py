@@ -41,6 +41,7 @@ from fedpersonal.model.keras import (
     label_range,
     map_logits,
     notes_of,
+    takes_class_ids,
     with_notes,
 )
 from fedpersonal.model.lookups import skip_lookups
@@ -87,6 +88,8 @@ class PartitionedModel:
         masks_output: Whether loss and metrics are of places that Keras' mask leaves.
         has_mean_loss: Whether the loss is a mean over examples: it has no mask, nor a reduction or
             a `__call__` of its own.
+        takes_class_ids: Whether the loss takes the numbers of classes for labels.
+        row_selections: Where the model selects rows of tables by ids that follow from its inputs.
         copies: Name of each local variable that is a client's copy of a global one, to that one's.
         own_rows: Name of each copy that has a single row, of a table of which each row belongs to
             one client, to the input that tells whose.
@@ -213,7 +216,7 @@ class PartitionedModel:
             ready = ready._replace(build_model=builder)
         found, self._build_model = inspect_model(builder, input_spec, ready)
         self.input_spec, self._takes = found.input_spec, found.takes
-        self.draws_noise = found.draws_noise
+        self.draws_noise, self.row_selections = found.draws_noise, found.row_selections
         self.example_weight = example_weight
         compiled = found.compiled if ready is None else ready.compiled or found.compiled
         loss, metrics = choose_loss_and_metrics(loss, metrics, compiled)
@@ -231,6 +234,7 @@ class PartitionedModel:
                 f"the example counts as; {loss!r} has a value for a batch alone."
             )
         self.label_range = label_range(loss, found.num_outputs)
+        self.takes_class_ids = takes_class_ids(loss)
         self.metrics = as_metrics(metrics, are_weighted=example_weight is not None)
         layers = (local_layers, frozen_layers)
         local, frozen_names = ((n,) if isinstance(n, str) else tuple(n) for n in layers)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import tensorflow as tf
+from absl import logging
 
 from fedpersonal.client.neighbours import predicting, remembers
 from fedpersonal.data.clients import ClientDataset
@@ -24,6 +25,7 @@ from fedpersonal.evaluation.personalize import personalize
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.evaluation.statistics import check_column
 from fedpersonal.methods.algorithm import Algorithm
+from fedpersonal.model.examples import check_data, check_features, check_is_clients
 from fedpersonal.model.files import to_keras
 from fedpersonal.runs.kept import kept_in_parts
 from fedpersonal.runs.record import ROUND
@@ -119,6 +121,7 @@ class TrainedModel(Evaluator):
         Raises:
             UserError: As of `evaluate`.
         """
+        check_is_clients("clients", clients)
         told = self._guess(guess or {}, clients)
         results = self._results(clients, support, self._has_kept(clients.client_ids), start)
         return dataclasses.replace(results, guess=told)
@@ -145,6 +148,10 @@ class TrainedModel(Evaluator):
         has_kept: np.ndarray,
         start: str,
     ) -> ClientResults:
+        clients = check_data(self.model, clients)
+        if support is not None:
+            check_is_clients("support", support)
+            support = check_data(self.model, support)
         places, parts = [], []
         for is_kept in (True, False):
             some = np.flatnonzero(has_kept == is_kept)
@@ -189,6 +196,7 @@ class TrainedModel(Evaluator):
             UserError: If a client is not in the support set, nobody has anything to predict,
                 `start` is none of these, or `guess` has another metric, or not a number a client.
         """
+        check_is_clients("clients", clients)
         told = {n + GUESS: v for n, v in self._guess(guess or {}, clients).items()}
         has_kept = self._has_kept(clients.client_ids)
         results = self._results(clients, support, has_kept, start)
@@ -329,6 +337,8 @@ class TrainedModel(Evaluator):
             UserError: If it needs a support set and there is none, or the set is not the client's.
         """
         check_not_forked()
+        if support is not None:
+            check_is_clients("support", support)
         if support is not None and (client is not None or support.num_clients != 1):
             support = _of_clients(support, [client])
         known, kept = self._kept([] if client is None else [client])
@@ -353,7 +363,7 @@ class TrainedModel(Evaluator):
 
     def predict(
         self,
-        features: Mapping[str, np.ndarray],
+        features: Mapping[str, npt.ArrayLike] | npt.ArrayLike | pd.DataFrame,
         *,
         client: str | None = None,
         support: ClientDataset | None = None,
@@ -362,24 +372,37 @@ class TrainedModel(Evaluator):
         """Predicts with a client's model.
 
         Args:
-            features: Input name to (n, ...).
+            features: Input name to (n, ...); other names are ignored. An array alone is the input
+                of a model with one, and a table has a column of numbers for each input.
             client: Its name; None for a client that nobody has seen.
             support: Examples from which it personalises its model; None for what it has kept.
             start: Local variables that it has kept are `kept`, `rebuilt` or `updated`.
 
         Returns:
-            The model's output, (n, ...); (n,) of one number an example.
+            The model's output, (n, ...); (n,) of one number an example. Without client and support
+            the model is not personalised, as a warning says once.
 
         Raises:
-            UserError: If an input is missing; or the client needs a support set and there is none,
-                or the set is not the client's.
+            UserError: If an input is missing, or has another shape or dtype than the model's, or a
+                value that its dtype or a table that it looks up does not have; or the client needs
+                a support set and there is none, or the set is not the client's.
         """
-        missing = sorted(self.model.input_spec.keys() - features.keys())
-        if missing:
-            raise UserError(f"features lack the model's input {missing[0]!r}; got {[*features]}.")
+        given = check_features(self.model, features)
+        if client is None and support is None:
+            _ = self._has_warned
         values = self.values(client, support=support, start=start)
-        given = {n: tf.cast(features[n], s.dtype) for n, s in self.model.input_spec.items()}
-        return self._output(values, given).numpy()
+        return self._output(values, {n: tf.constant(v) for n, v in given.items()}).numpy()
+
+    @functools.cached_property
+    def _has_warned(self) -> bool:
+        """Whether a warning, given at first access, says that a prediction is not personalised."""
+        is_personal = bool(self.model.local_variables or self.personalization(False))
+        if is_personal:
+            logging.warning(
+                "predict without client or support does not personalise: it uses the shared model "
+                "with initial local variables. Give client=..., support=..., or both."
+            )
+        return is_personal
 
     @functools.cached_property
     def _output(self) -> Callable[[Mapping, Mapping], tf.Tensor]:

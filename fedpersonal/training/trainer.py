@@ -27,13 +27,14 @@ from fedpersonal.federated.cohort import (
     make_cohort,
 )
 from fedpersonal.federated.memory import check_memory
-from fedpersonal.federated.packing import check_own_rows
 from fedpersonal.federated.process import build_process
 from fedpersonal.federated.server import State
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.phases import Phase
+from fedpersonal.model.examples import check_data, check_own_rows
 from fedpersonal.model.files import list_parts
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.optimizers import as_tff_optimizer
 from fedpersonal.runs.checkpoints import StoreCheckpoints
 from fedpersonal.runs.folder import RunFolder, derived, new_secret, settle_secret
 from fedpersonal.runs.kept import KeptState, Rounds, Snapshot, kept_with_weights, read_kept
@@ -143,7 +144,7 @@ class Trainer:
         self.model = model = algorithm.prepare(model)
         self.algorithm = algorithm
         if isinstance(train, ClientDataset):
-            check_own_rows(model, train)
+            check_own_rows(model, check_data(model, train))
         self._finetuning = algorithm.finetuning(finetuning)
         self._batch_size, self._seed, self._shuffle = batch_size, seed, shuffle
         if shuffle == "rounds" and local_steps:
@@ -183,6 +184,7 @@ class Trainer:
         )
         if server_optimizer is None:
             server_optimizer = build_sgdm(1.0)
+        server_optimizer = as_tff_optimizer(server_optimizer)
         self._build = functools.partial(
             build_process,
             algorithm=algorithm,

@@ -67,10 +67,6 @@ def test_the_most_specific_optimizer_counts(model):
             GradientPhase("all", "all", SGD, optimizers={"local": ADAM, "bsae": ADAM}),
             "phase 0: optimizers: 'bsae' names no variable of the model; did you mean 'base'",
         ),
-        (
-            GradientPhase("all", "all", tf.keras.optimizers.RMSprop(0.1)),
-            "RMSprop has no counterpart",
-        ),
     ],
 )
 def test_phases_that_are_refused(model, make_dataset, phase, message):

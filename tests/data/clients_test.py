@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import collections
+import decimal
+import sys
+import types
 
 import numpy as np
 import pandas as pd
@@ -132,19 +135,110 @@ def test_rows_are_grouped_and_keep_their_order():
     np.testing.assert_array_equal(labels, [0, 2])
 
 
-@pytest.mark.parametrize("changes", [{"client_column": "w"}, {"features": {"one": ["x", "w"]}}])
-def test_a_missing_column_is_named(changes):
-    with pytest.raises(UserError, match="no column 'w'; it has .*who"):
-        from_table(**changes)
+def test_columns_of_all_kinds_become_numbers():
+    """Of the same table in other types, and as other libraries hold it."""
+    table = TABLE.assign(f=[0.5, 1, 2, 3, 4], b=[True, False, True, True, False])
+    columns = ["x", "f", "b"]
+    expected = from_table(table, features={"x": columns})
+    np.testing.assert_array_equal(
+        expected.features["x"], table.sort_values("who", kind="stable")[columns].astype(float)
+    )
+    others = {
+        "nullable": table.convert_dtypes(),
+        "categories": table.astype({"x": "category", "f": "category"}),
+        "objects": table.astype({"x": object, "b": object}),
+        "decimals": table.assign(f=table.f.map(decimal.Decimal)),
+        "sparse": table.astype({"x": pd.SparseDtype(int)}),
+        "index": table.set_index("who"),
+        "levels": table.set_index(["who", "x"]),
+        "another column twice": pd.concat([table, table[["z"]]], axis=1),
+    }
+    for name, other in others.items():
+        made = from_table(other, features={"x": columns})
+        assert made.fingerprint() == expected.fingerprint(), name
+    numbered = table.set_axis(range(table.shape[1]), axis=1)
+    made = from_table(numbered, client_column=0, features={"x": [1, 4, 5]}, label_column=3)
+    assert made.fingerprint() == expected.fingerprint()
+    lists = table.assign(l=[*table[columns].to_numpy(float)])
+    assert from_table(lists, features={"x": "l"}).fingerprint() == expected.fingerprint()
+    ids, order = expected.client_ids, table.sort_values("who", kind="stable")
+    for given in (order[columns], order[columns].convert_dtypes(), order[columns].to_numpy()):
+        made = ClientDataset(ids, expected.offsets, {"x": given}, order["y"].convert_dtypes())
+        assert made.fingerprint() == expected.fingerprint()
 
 
-def test_a_column_for_two_purposes_is_named():
-    with pytest.raises(UserError, match="client_column and label_column are both 'who'"):
-        from_table(label_column="who")
-    with pytest.raises(UserError, match="the table has two columns called 'x'"):
-        from_table(TABLE.rename(columns={"z": "x"}), features={"one": "x"})
-    with pytest.raises(UserError, match=r"features\['one'\] must be an array of numbers or of str"):
-        from_table(TABLE.assign(x=[1, "a", 2, 3, 4]))
+@pytest.mark.parametrize("library", ["polars", "pyarrow"])
+def test_tables_of_other_libraries(library):
+    made = pytest.importorskip(library)
+    columns = {name: TABLE[name].tolist() for name in TABLE}
+    table = made.DataFrame(columns) if library == "polars" else made.table(columns)
+    streamed = types.SimpleNamespace(__arrow_c_stream__=getattr(table, "__arrow_c_stream__", None))
+    lazy = [table.lazy()] if library == "polars" else [table.to_reader(), streamed]
+    for other in [table, *lazy]:
+        assert from_table(other).fingerprint() == from_table().fingerprint()
+
+
+def test_arrow_without_pyarrow_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    stream = types.SimpleNamespace(__arrow_c_stream__=None)
+    with pytest.raises(UserError, match="cannot be read .pip install pyarrow, .* table of pandas"):
+        from_table(stream)
+
+
+HOLES = TABLE.assign(x=[1, None, 3, None, 5], y=[0, 1, None, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("table", "changes", "message"),
+    [
+        (TABLE, {"client_column": "w"}, "no column 'w'; it has who, x, z, y"),
+        (TABLE, {"features": {"one": ["x", "w"]}, "label_column": "v"}, "no column 'v', 'w'; it"),
+        (TABLE, {"label_column": "who"}, "client_column and label_column are both 'who'"),
+        (
+            TABLE,
+            {"label_column": ["y", "z"]},
+            r"label_column must be .* one column .*, not \['y', 'z",
+        ),
+        (
+            TABLE,
+            {"client_column": ["who"]},
+            r"client_column must be the name of one column, not \[",
+        ),
+        (
+            TABLE,
+            {"features": ["x"]},
+            "features must map inputs of the model to columns, .* be list",
+        ),
+        (TABLE, {"features": {"one": []}}, r"features\['one'\] names no column"),
+        (TABLE, {"features": {"one": {"x", "z"}}}, r"features\['one'\] must be .* a list of names"),
+        (TABLE.rename(columns={"z": "x"}), {"features": {"one": "x"}}, "two columns called 'x'"),
+        (TABLE.assign(x=[1, "a", 2, 3, 4]), {}, r"\['one'\] must be an array of numbers or of str"),
+        (
+            TABLE.assign(x=[*"abcde"]),
+            {},
+            r"\['two'\] is made of texts \('x'\) and of numbers \('z'",
+        ),
+        (
+            HOLES,
+            {},
+            r"in 'y' \(1 row\), 'x' \(2 rows\), first in row 2 of 5: .*subset=\['y', 'x'\]",
+        ),
+        (HOLES.convert_dtypes(), {}, r"missing or NaN in 'y' \(1 row\), 'x' \(2 rows\)"),
+        (TABLE.assign(who=["a", None, "b", "c", "d"]), {}, r"in 'who' \(1 row\), first in row 2"),
+        (
+            TABLE.assign(x=pd.date_range("2020", periods=5)),
+            {},
+            r"holds times \(datetime64.* \.dt.ho",
+        ),
+        (TABLE.assign(x=[[1], [2], [3], [4], [5]]), {}, "column 'x' holds lists, which must be an"),
+        (TABLE.assign(x=[[1], [2], [3], [4], [5, 6]]), {}, "must have rows of one shape"),
+        (TABLE.to_dict("list"), {}, "must be a table of pandas, Polars or Arrow, not dict"),
+    ],
+)
+def test_tables_that_are_refused(table, changes, message):
+    with pytest.raises(UserError, match=message) as caught:
+        from_table(table, **changes)
+    assert "\n" not in str(caught.value)
 
 
 def batch(*labels):
@@ -253,7 +347,7 @@ def test_clients_have_their_own_rows_in_order(reader, form, kind):
 @pytest.mark.parametrize("form", ["object", "string", "category"])
 def test_a_row_without_a_name_is_nobodys(reader, form):
     names = pd.Series(["b", "a", None, "b", "b", "a", "a", "b", "b"], dtype=object)
-    with pytest.raises(UserError, match="row 3 names no (client|user)"):
+    with pytest.raises(UserError, match=r"row 3 names no user|'who' \(1 row\), first in row 3"):
         reader(FORMS[form](names, "texts"))
 
 
