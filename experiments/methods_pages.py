@@ -7,7 +7,6 @@ python -m experiments.methods_pages
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import pathlib
@@ -213,7 +212,6 @@ def _options(method: type[Method], seen: dict[type[Options], str]) -> Iterator[s
         yield "\n".join(options_table(own))
 
 
-@functools.cache
 def _options_of(method: type[Method]) -> type[Options]:
     """Returns a method's options, with the defaults of its task where one task alone has it."""
     tasks = [task for task in all_tasks().values() if method in task.methods.values()]

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -97,7 +97,7 @@ _DRAWS = 3
 
 # What changes; what the client has kept then, and draws of its labels or the order of its inputs;
 # whether a penalty may tell.
-_Trial = tuple[str, Optional[Arrays], list[dict[str, np.ndarray]], bool]
+_Trial = tuple[str, Optional[Arrays], list[dict[str, Any]], bool]
 
 
 def check_broadcast(subject: Subject, rounds: Sequence[Round]) -> list[str]:

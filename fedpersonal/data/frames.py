@@ -50,7 +50,7 @@ def as_frame(name: str, table: object) -> pd.DataFrame:
 
 def _import_pyarrow() -> Any:
     try:
-        import pyarrow
+        import pyarrow  # type: ignore[import-not-found]
     except ImportError:
         raise UserError("pip install pyarrow, which reads it") from None
     return pyarrow

@@ -48,8 +48,9 @@ def trace(fn: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Callable[..
         concrete.set_external_captures([tf.constant(value) for value in values])
         return concrete(*flat)
 
-    call.structured_outputs = concrete.structured_outputs
-    return call
+    traced: Any = call
+    traced.structured_outputs = concrete.structured_outputs
+    return traced
 
 
 def _check_resources(graph: tf.Graph) -> None:

@@ -78,13 +78,13 @@ def pack_clients(
     `Algorithm.touched_data` for training, `none` where no client has rows for itself: then there
     are neither rows nor positions. `shuffle` draws the orders of examples in a round.
     """
-    is_each_pass, orders = False, None
+    orders: list[np.ndarray] = []
     if shuffle is not None:
-        is_each_pass = shuffle.is_each_pass
         indices = np.asarray(client_indices, np.int64)
         orders = shuffle.orders(
             dataset.client_ids[indices].tolist(), dataset.counts[indices], round_number
         )
+    is_before_packing = shuffle is not None and not shuffle.is_each_pass
     (packed,) = pack_parts(
         model,
         (dataset,),
@@ -92,9 +92,9 @@ def pack_clients(
         clients_per_shard=clients_per_shard,
         batch_sizes=(batch_size,),
         touched_data=touched_data,
-        orders=orders and [order for (order,) in orders] if not is_each_pass else None,
+        orders=[order for (order,) in orders] if is_before_packing else None,
     )
-    if is_each_pass:
+    if shuffle is not None and shuffle.is_each_pass:
         packed["order"] = _pack_orders(orders, shuffle.num_passes, packed["mask"].shape)
     return packed
 

@@ -245,7 +245,7 @@ class _Column:
             least, most = self.bounds
             if not (np.isfinite(least) and np.isfinite(most)):
                 self._warn_of_infinite(model)
-            largest = np.finfo(dtype).max if dtype.kind == "f" else np.inf
+            largest: Any = np.finfo(dtype).max if dtype.kind == "f" else np.inf
             if dtype.itemsize < self.values.dtype.itemsize and not (
                 -largest <= least and most <= largest
             ):

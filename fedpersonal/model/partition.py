@@ -242,12 +242,10 @@ class PartitionedModel:
         self._creation_keys, self._assigns = found.keys, found.assigns
         self._untrained = found.untrained
         # Layers that have been adapted, or are not to be trained, keep what they start from.
-        still = {
-            v.name: start_of(v, found.values)
-            for v in variables
-            if v.name in found.untrained - found.updated and not v.is_frozen
-        }
-        still = {name: value for name, value in still.items() if value is not None}
+        untrained = found.untrained - found.updated
+        fixed = [v for v in variables if v.name in untrained and not v.is_frozen]
+        starts = {v.name: start_of(v, found.values) for v in fixed}
+        still = {name: value for name, value in starts.items() if value is not None}
         self.all_variables = tuple(
             dataclasses.replace(v, is_local=False, is_frozen=True) if v.name in still else v
             for v in variables
