@@ -272,16 +272,28 @@ def inspect_model(
     except UserError:
         raise
     except _AssignedInBuilder:
-        with recorded_compile():
-            _, values = build_once(build_model)
-        return _inspect(build_model, input_spec, starts(values), assigns=True), build_model
-    except Exception as error:  # Whatever a layer's own code raises.
         try:
-            copied = take_apart(*build_once(build_model))
-            found = _inspect(copied.build_model, input_spec, copied.start)
-        except Exception as other:
-            raise (other if isinstance(other, UserError) else _not_traced(error)) from error
-        return found._replace(compiled=found.compiled or copied.compiled), copied.build_model
+            with recorded_compile():
+                _, values = build_once(build_model)
+            return _inspect(build_model, input_spec, starts(values), assigns=True), build_model
+        except UserError:
+            raise
+        except Exception as error:  # Such as of `fit` or `get_weights` in the builder.
+            return _inspect_built(build_model, input_spec, error)
+    except Exception as error:  # Whatever a layer's own code raises.
+        return _inspect_built(build_model, input_spec, error)
+
+
+def _inspect_built(
+    build_model: ModelBuilder, input_spec: InputSpec | None, error: Exception
+) -> tuple[Inspection, ModelBuilder]:
+    """As `inspect_model`, of a builder that has raised an error in a graph."""
+    try:
+        copied = take_apart(*build_once(build_model))
+        found = _inspect(copied.build_model, input_spec, copied.start)
+    except Exception as other:
+        raise (other if isinstance(other, UserError) else _not_traced(error)) from error
+    return found._replace(compiled=found.compiled or copied.compiled), copied.build_model
 
 
 def _not_traced(error: Exception) -> UserError:

@@ -177,6 +177,8 @@ def check(case: Case) -> None:
         return
     assert case.refused is None, "it is not refused"
     if drawn is not None:
+        if not keras_model.built:
+            keras_model(case.features)
         keras_model.set_weights(drawn)
     before = keras_model.get_weights()
     expected = train_in_keras(case, keras_model)

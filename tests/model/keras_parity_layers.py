@@ -28,6 +28,13 @@ TABLE = tf.lookup.StaticHashTable(
     0.5,
 )
 TEACHER = KERAS.Sequential([KERAS.Input([1]), LAYERS.Dense(3, "tanh"), LAYERS.Dense(1)])
+
+
+def take_small_steps():
+    """Returns an optimizer whose steps suit many features."""
+    return OPTIMIZERS.SGD(0.001)
+
+
 MSE = KERAS.losses.mean_squared_error
 FLOAT64 = "float64; models are trained in float32"
 
@@ -77,6 +84,7 @@ def overriding(name):
     return functional(head, cls=type("Model", (KERAS.Model,), {name: method}))
 
 
+@KERAS.utils.register_keras_serializable("fedpersonal_tests")
 class Clip(KERAS.constraints.Constraint):
     """Holds values between two bounds."""
 
@@ -269,6 +277,7 @@ CONSTRAINTS = [
         "radial constraint",
         lambda: LAYERS.Conv2D(1, 3, kernel_constraint="radial_constraint"),
         IMAGES,
+        optimizer=take_small_steps,
     ),
     layer(
         "soft constraint",
@@ -354,7 +363,7 @@ CAPTURED = [
 PREPROCESSING = [
     layer("normalization by numbers", lambda: LAYERS.Normalization(mean=0.5, variance=2.0)),
     layer("adapted normalization", lambda: NORMALIZATION),
-    layer("adapted normalization in a builder", lambda: NORMALIZATION, start="builder"),
+    layer("adapted normalization in a builder", lambda: NORMALIZATION, start="drawn"),
     Case("normalization adapted in a builder", adapted_within, X, Y, start="drawn"),
     Case(
         "integer vocabulary",
@@ -422,14 +431,24 @@ STATES = [
 WIDE = [
     layer("dropout of nothing", lambda: LAYERS.Dropout(0.0)),
     layer("layer normalization", LAYERS.LayerNormalization),
-    layer("group normalization", lambda: LAYERS.GroupNormalization(2), IMAGES),
+    layer(
+        "group normalization",
+        lambda: LAYERS.GroupNormalization(2),
+        IMAGES,
+        optimizer=take_small_steps,
+    ),
     layer(
         "regularizers", lambda: LAYERS.Dense(3, kernel_regularizer="l1", activity_regularizer="l2")
     ),
-    layer("added loss", Penalty),
+    layer("loss added by a layer", Penalty),
     layer("PReLU", LAYERS.PReLU),
     layer("EinsumDense", lambda: LAYERS.EinsumDense("ab,bc->ac", 3)),
-    layer("depthwise convolution", lambda: LAYERS.DepthwiseConv2D(3), IMAGES),
+    layer(
+        "depthwise convolution",
+        lambda: LAYERS.DepthwiseConv2D(3),
+        IMAGES,
+        optimizer=take_small_steps,
+    ),
     layer("transposed convolution", lambda: LAYERS.Conv1DTranspose(2, 3), SERIES),
     layer("bidirectional", lambda: LAYERS.Bidirectional(LAYERS.GRU(2)), SERIES),
     layer("over time", lambda: LAYERS.TimeDistributed(LAYERS.Dense(2)), SERIES),
@@ -441,7 +460,7 @@ WIDE = [
         "tied weights", Tied, X, Y, start="drawn", options={"input_spec": tf.TensorSpec([None, 4])}
     ),
     layer("branch on a tensor", Branch),
-    layer("custom gradient", lambda: LAYERS.Lambda(halved_gradient)),
+    layer("custom gradient", lambda: LAYERS.Lambda(halved_gradient), start="drawn"),
     layer(
         "numpy_function",
         lambda: LAYERS.Lambda(

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.federated.packing import check_own_rows
+from fedpersonal.model.examples import check_own_rows
 from fedpersonal.model.names import COPY, MIXING
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.personal import PersonalModel
