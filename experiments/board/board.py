@@ -77,6 +77,10 @@ class Board:
         kept = read_found(self.settings, self.size)
         return {**kept, **read_found(self.output_dir / SETTINGS, self.size)}
 
+    def setting(self, entry: Entry, method: type[Method]) -> Found | None:
+        """Returns the setting found for a method, or for the one as which it is tuned."""
+        return self.found.get((entry.name, self._tuned_as(entry, method).name))
+
     @functools.cached_property
     def trials(self) -> dict[Key, list[Trial]]:
         """The runs of each cell, one a seed."""
@@ -127,11 +131,16 @@ class Board:
         shards = {} if self.given.get("runtime") == "ray" else {"shards": 1}
         return {**shards, **entry.values(self.size, method, self.data), **self.given}
 
+    def _tuned_as(self, entry: Entry, method: type[Method]) -> type[Method]:
+        """Returns the method whose settings a method has: the same without idle fine-tuning."""
+        plain = next((m for m in self.methods(entry) if m.name == method.trains_as), method)
+        options = entry.library.options(**self._values(entry, method))
+        return plain if entry.library.is_finetuning_idle(options) else method
+
     def _trial(self, entry: Entry, method: type[Method], seed: int) -> Trial:
-        key = (entry.name, method.name)
-        found = self.found.get(key)
-        values = self._values(entry, method)
-        setting = found.setting if found else entry.first_options(method, values)
+        found, values = self.setting(entry, method), self._values(entry, method)
+        first = entry.first_options(self._tuned_as(entry, method), values)
+        setting = found.setting if found else first
         unknown = setting.keys() - entry.library.options.declarations().keys()
         if unknown:
             raise UserError(
@@ -146,7 +155,8 @@ class Board:
 
     def _tune(self, number: int) -> None:
         """Tries settings on validation clients of other seeds, and writes what was found."""
-        sweeps = {(e.name, m.name): self._sweep(e, m, number) for e, m in self._pairs()}
+        pairs = [(e, m) for e, m in self._pairs() if self._tuned_as(e, m) is m]
+        sweeps = {(e.name, m.name): self._sweep(e, m, number) for e, m in pairs}
         every = {t.run.path: key for key, sweep in sweeps.items() for t in sweep.trials}
         check_folders(trial.run for sweep in sweeps.values() for trial in sweep.trials)
         missing = [t for sweep in sweeps.values() for t in sweep.trials if not t.is_validated]

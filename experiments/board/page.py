@@ -7,7 +7,7 @@ import datetime
 import math
 import pathlib
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tabulate
@@ -54,8 +54,8 @@ what it stores between rounds. Seconds of a round are of this machine, with othe
 Intervals are over clients alone: another training, or other luck in tuning, may differ by more \
 where methods are close. With fewer than 30 test clients an interval comes from the means of their \
 subsets. No interval is wider because there are many comparisons: of two methods that are equal, \
-one is called clearly better in one case of twenty. Methods that come to the same count several \
-times in ranks.
+one is called clearly better in one case of twenty. Methods whose clients' figures are equal to \
+the bit count once: *same as* names the first of them, whose rank the others have, too.
 
 Where clients are known, ranks are by what they kept, as it was left by their last round. \
 Fine-tuned methods take steps before they predict. Such steps help many kept parts, too: the \
@@ -142,7 +142,7 @@ def _overview(table: BoardTable) -> Grid:
             Shown("–" if rank is None else f"{rank:.1f}", rank),
             Shown(str(row.num_tasks), row.num_tasks),
         ]
-        cells += [_value(row, entry) for entry in table.entries]
+        cells += [_value(row, entry, table.titles) for entry in table.entries]
         rows.append((row.kind, cells))
     headers = ["method", "name", "kind", "mean rank", "tasks", *(_header(e) for e in table.entries)]
     return Grid("all", "All tasks", "", headers, rows)
@@ -152,10 +152,12 @@ def _header(entry: Entry) -> str:
     return f"{entry.title}, {label(entry.metric)} {'↓' if entry.lower else '↑'}"
 
 
-def _value(row: Row, entry: Entry) -> Shown:
+def _value(row: Row, entry: Entry, titles: Mapping[str, str]) -> Shown:
     cell = row.cells.get(entry.name)
     if cell is None or cell.value is None:
         return Shown("" if cell is None else cell.why.split(":")[0])
+    if cell.same_as:
+        return Shown(f"same as {titles[cell.same_as]}", cell.value.mean)
     mark = {1: _BETTER, -1: _WORSE}.get(verdict(cell.behind, entry), "")
     return Shown(f"{cell.value.text(entry.digits)} {mark}".rstrip(), cell.value.mean)
 
@@ -192,7 +194,7 @@ def _of_task(table: BoardTable, entry: Entry) -> Grid:
             _number(cell.round_seconds, ".3f"),
             _number(cell.rounds, "d"),
             *(_number(cell.starts.get(start), f".{digits}f") for start in starts),
-            Shown(_settings(row, cell)),
+            Shown(_settings(row, cell, table.titles)),
         ]
         shown.append((row.kind, cells))
     note = "Test clients are those that train." if entry.is_seen else "Test clients are new."
@@ -223,10 +225,12 @@ def _updated(rows: Sequence[Row], entry: Entry) -> str:
     return f"These steps help {helped} of {len(gains)} methods."
 
 
-def _settings(row: Row, cell: Cell) -> str:
-    """Returns what a cell was run with, or why it has no value."""
+def _settings(row: Row, cell: Cell, titles: Mapping[str, str]) -> str:
+    """Returns what a cell was run with, why it has no value, or what it is the same as."""
     if cell.why or row.kind == GUESS_ROW:
         return cell.why
+    if cell.same_as:
+        return f"same as {titles[cell.same_as]}"
     if cell.setting is None:
         return "not tuned"
     lost = cell.setting.num_diverged

@@ -84,12 +84,18 @@ def check_effects(experiment: Experiment, source: Source, typed: Collection[str]
             raise _refusal(task, options, name, facts)
 
 
-def idle_options(task: Task, options: RunOptions) -> set[str]:
+def idle_options(task: Task, options: RunOptions, among: Collection[str] | None = None) -> set[str]:
     """Returns the options of methods and servers that the method of a run does not read.
 
     How a client's batches are split is read by tasks, too, and does not count.
+
+    Args:
+        task: The task.
+        options: The options of the run.
+        among: Names of options; None for all.
     """
-    names = options.declarations().keys() - SplitOptions.declarations()
+    names = {*(options.declarations() if among is None else among)}
+    names -= SplitOptions.declarations().keys()
     found = {*_idle(task, options, names, _planned(task, options))}
     return found | (_idle_finetuning(task, options) if task.is_finetuning_idle(options) else set())
 
