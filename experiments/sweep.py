@@ -35,7 +35,7 @@ flags.DEFINE_string(
     "log:low..high for logarithms. Several values of one option are joined by +.",
     required=True,
 )
-flags.DEFINE_integer("seeds", 3, "Runs of a setting, each with a split of its own.", lower_bound=1)
+flags.DEFINE_integer("seeds", 3, "Runs of a setting, which share a split.", lower_bound=1)
 flags.DEFINE_integer(
     "random", None, "Draw so many settings, not all of the grid.", lower_bound=1, upper_bound=10_000
 )

@@ -41,8 +41,8 @@ _KINDS = {
     GUESS_ROW: "no training",
 }
 ABOUT = f"""\
-Each task has one split a seed, the same for all methods. Rows without a rank need no federation \
-and frame the others. {_BETTER} and {_WORSE}: clearly better and clearly worse than FedAvg + \
+A split of a task is the same for all methods. Rows without a rank need no federation and frame \
+the others. {_BETTER} and {_WORSE}: clearly better and clearly worse than FedAvg + \
 fine-tuning, by the 95 % interval of a paired bootstrap over test clients. A rank is one, and one \
 more for each method that is clearly better, by such an interval between the two, and half for \
 each that cannot be told apart; who diverges is behind all others, and who is refused, because \
@@ -63,12 +63,16 @@ column *updated* has them, without an interval, and each task says how many are 
 
 FedAvg, FedDyn and Reptile have a server that averages, as in their papers; most others have the \
 task's optimizer. Methods that share all variables send the embeddings of all users as well."""
+ACROSS = """\
+Settings of this table are older than that rule: each seed, also of tuning, had a split of its \
+own. Most clients that are tested here have trained or validated in tuning, for each method."""
 TUNING = """\
 *Settings*: the options that tuning has chosen, and from how many settings: as many for each \
-method, by validation clients of other seeds. Where clients are known, these are mostly the people \
-that are tested, with another split of their examples, for all methods alike. The first setting is \
-what the method's row in the tables of the papers adds to its preset, or else the preset of the \
-task, which was made for one method, with pulls and steps ahead that suit its rate. What earlier \
+method, by validation clients, or examples, of the split that the table has, with other seeds of \
+training. No test client, and of known clients no test example, has a part in it. The first \
+setting is what the method's row in the tables of the papers adds to its preset, or else the \
+preset of the task, which was made for one method, with pulls and steps ahead that suit its rate. \
+What earlier \
 tunings found is not used, though validation clients like some of it better: each method has the \
 luck of as many draws. *Not tuned*: the first setting."""
 
@@ -120,7 +124,7 @@ def write_pages(
         title=_title(table),
         advice=advice,
         made=_plain(_made(table, made)),
-        about=_plain(f"{ABOUT}\n\n{TUNING}").split("\n\n"),
+        about=_plain(f"{ABOUT}\n\n{_tuning(table)}").split("\n\n"),
         grids=[dataclasses.replace(grid, note=_plain(grid.note)) for grid in grids],
     )
     write_text(paths[0], page)
@@ -273,7 +277,14 @@ def _markdown(table: BoardTable, advice: Sequence[str], grids: Sequence[Grid], m
     parts.append("\n".join(f"- {sentence}" for sentence in advice))
     for grid in grids:
         parts += [f"## {grid.title}", *([grid.note] if grid.note else [ABOUT]), grid.markdown()]
-    return "\n\n".join([*parts, TUNING])
+    return "\n\n".join([*parts, _tuning(table)])
+
+
+def _tuning(table: BoardTable) -> str:
+    """Returns how settings are found, and whether some were found otherwise."""
+    found = [cell.setting for row in table.rows for cell in row.cells.values() if cell.setting]
+    is_older = any(setting.split_seed is None for setting in found)
+    return f"{TUNING}\n\n{ACROSS}" if is_older else TUNING
 
 
 def _plain(markdown: str) -> str:

@@ -49,6 +49,8 @@ class Found:
         num_settings: The budget: how many settings were tried.
         num_diverged: How many of them diverged.
         seeds: The seeds, none of which the table has.
+        split_seed: The seed of the split, that of the table; None where each seed had a split of
+            its own, by which clients that the table tests have trained and validated.
     """
 
     setting: Setting
@@ -58,6 +60,7 @@ class Found:
     num_settings: int
     num_diverged: int
     seeds: list[int]
+    split_seed: int | None = None
 
 
 def settings_of(

@@ -149,7 +149,8 @@ def _over(sweep: Sweep) -> str:
 
 def _about(sweep: Sweep) -> str:
     return (
-        f"{len(sweep.settings)} settings, {_over(sweep)}, each with a split of its own. A setting "
+        f"{len(sweep.settings)} settings, {_over(sweep)}, all with the split of --split_seed="
+        f"{sweep.shared['split_seed']}. A setting "
         f"is chosen by the mean {sweep.chosen_by} of validation clients after the last round; test "
         "clients were not looked at before. No run was stopped early."
     )

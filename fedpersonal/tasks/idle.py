@@ -226,7 +226,7 @@ def _of_pool(task: Task, options: RunOptions) -> set[str]:
 def _read_by_task(experiment: Experiment, source: Source) -> set[str]:
     """Returns the options that a task reads where it splits the data and builds the model."""
     task, sizes = experiment.task, SimpleNamespace(**experiment.task.sizes(experiment.data))
-    probe = _probe(task, experiment.options)
+    probe = _probe(task, experiment.options.for_split)
     data = task.split(source, probe)
     names = experiment.method.local_layers(experiment.options, task.layers)
     model = task.build_model(sizes, probe, names)

@@ -32,7 +32,6 @@ FLAGS = [
     ("reddit", "--unseen_users=2", "--unseen_users is 2.0; it must be a finite number"),
     ("tv_shows", "--text_length=3", "--text_length is 3; it must be"),
     ("movielens", "--method=local_only --local_only_epochs=20", "--local_only_epochs is 20, which"),
-    ("sweep", "movielens --method=furl --grid=pull=1,2", "--pull is 1.0, which has no effect with"),
     (
         "audit alone",
         "--task=digits --method=fed_avg --pull=3",
