@@ -9,10 +9,11 @@ It takes the flags of the task's binary, and goes on where it stopped.
 from __future__ import annotations
 
 import pathlib
+import sys
 
 from absl import flags
 
-from experiments import launch
+from experiments import launch, option_flags
 from experiments.task_flags import TaskFlags
 from fedpersonal import runtime
 
@@ -35,8 +36,13 @@ _TASK = TaskFlags()
 def _main() -> None:
     """Runs what is missing and prints the table."""
     name, task, given = _TASK.given()
-    task.options(**given)
+    options = task.options(**given)
     runtime.check_runtime(str(given.get("runtime", "local")))
+    from fedpersonal.tasks.idle import check_declared
+
+    typed = (option_flags.typed() & given.keys()) - {*SETTLED}
+    for line in check_declared(task, options.replace(method="fed_sim"), typed):
+        print("warning:", line, file=sys.stderr, flush=True)
     # Mistakes in flags show before TensorFlow is imported.
     from experiments.papers.ablation import Ablation, layer_sets
 

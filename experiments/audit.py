@@ -12,7 +12,7 @@ import sys
 
 from absl import flags
 
-from experiments import launch
+from experiments import launch, option_flags
 from experiments.task_flags import TaskFlags
 from fedpersonal import runtime
 from fedpersonal.errors import UserError, counted
@@ -32,8 +32,13 @@ _LEAK = 1
 def _main() -> None:
     """Audits the process that the flags describe."""
     _, task, given = _TASK.given()
+    from fedpersonal.tasks.idle import check_declared, check_effects
+
     options = task.options(**given)
     runtime.check_runtime(str(options.values()["runtime"]))
+    typed = option_flags.typed() & given.keys()
+    for line in check_declared(task, options, typed):
+        print("warning:", line, file=sys.stderr, flush=True)
     source = task.read(options)
     print(source.summary(), flush=True)
     # Mistakes in options and data have shown before TensorFlow is imported.
@@ -48,6 +53,7 @@ def _main() -> None:
         ray_address=options.ray_address,
     )
     experiment = build_experiment(task, source, options)
+    check_effects(experiment, source, typed)
     rounds = FLAGS.audit_rounds
     found = audit_experiment(experiment, rounds=rounds)
     for line in found.lines():

@@ -128,16 +128,18 @@ def task_main(task: Task) -> Program:
 
     def prepare() -> tuple[Experiment, RunFolder]:
         from fedpersonal.runs.folder import check_writable
+        from fedpersonal.tasks.idle import check_declared
 
         given = flags.FLAGS
         name = option_flags.complete(called, task.name)
-        options = option_flags.parse(task.options)
+        options, typed = option_flags.parse(task.options), option_flags.typed()
         runtime.check_runtime(str(options.values()["runtime"]))
         path = given.output_dir or f"results/{given.experiment_name or name}"
+        told = check_declared(task, options, typed)
         check_writable(path)
         source = task.read(options)
         print(source.summary(), flush=True)
-        for line in task.warnings(source, options):
+        for line in [*told, *task.warnings(source, options)]:
             print("warning:", line, file=sys.stderr, flush=True)
         # Mistakes in options and data have shown before TensorFlow is imported.
         with runtime.quick_imports(), startup.fewer_imports():
@@ -154,6 +156,7 @@ def task_main(task: Task) -> Program:
             config={"task": task.module, **options.values()},
             may_differ=[name for name, declaration in declared if declaration.rule.may_differ],
             data={**sizes, "values": source.fingerprint()},
+            typed=typed,
         )
 
     return Program(main, define)
@@ -218,8 +221,9 @@ def _parse_flags(program: Program, argv: list[str], *, takes_arguments: bool) ->
     expanded: list[str] = []
     try:
         expanded = option_flags.expand_flagfiles(argv)
-        option_flags.set_by.update(option_flags.files_of(expanded[1:]))
         program.define(expanded)
+        option_flags.set_by.update(option_flags.files_of(expanded[1:]))
+        option_flags.preset.update(option_flags.presets_of(expanded[1:]))
         rest = flags.FLAGS(expanded)
     except UserError as error:
         sys.exit(_complain(error))

@@ -41,11 +41,11 @@ flags.DEFINE_list(
     "Methods by name; FedAvg with fine-tuning, which others are compared with, is always there. "
     "[default: all that fit any model, and what a task has of its own]",
 )
-flags.DEFINE_integer("seeds", 1, "Runs of a cell, each with a split of its own.", 1, 100)
+flags.DEFINE_integer("seeds", 1, "Runs of a cell, which share a split.", 1, 100)
 flags.DEFINE_integer(
     "tune",
     None,
-    "Try so many settings for each method and task first, on validation clients of other seeds. "
+    "Try so many settings for each method and task first, on validation clients, by other seeds. "
     "[default: use the settings that were found before, else the first one]",
     1,
     10_000,

@@ -21,6 +21,8 @@ flags.disclaim_key_flags()
 defined: dict[str, Declaration] = {}
 # What has set a flag, by name: a file of flags, or a size. Flags of the command line are not there.
 set_by: dict[str, str] = {}
+# The flags that a preset has set, by `--size` or as a file, in place of the user.
+preset: set[str] = set()
 # The sizes of presets, and what each is for.
 SIZES = {
     "quick": "a first look",
@@ -128,6 +130,7 @@ def complete(name: str, task: str) -> str:
         told = {n: line for n, line in unset.items() if n not in _NOT_SIZED}
         flags.FLAGS([name, *told.values()])
         set_by.update(dict.fromkeys(told, f"--size={size}"))
+        preset.update(told)
     own = OWN_DATA.get(name)
     if own and not any(flags.FLAGS[n].present for n in (own.file_flag, "data_dir", "dataset")):
         raise UserError(
@@ -141,10 +144,24 @@ def _preset(task: str, size: str) -> pathlib.Path:
     return _PRESETS / f"{task}_{size}.flags"
 
 
+def typed() -> set[str]:
+    """Returns the options that the user has typed, or has set by a file of flags of their own.
+
+    A preset is made for several methods, each of which reads what it has.
+    """
+    return {name for name in defined if flags.FLAGS[name].present and name not in preset}
+
+
 class FromFile(str):
-    """An argument that stands in a file of flags, of this name."""
+    """An argument that stands in a file of flags.
+
+    Attributes:
+        file: The file's name.
+        is_preset: Whether it is a preset that comes with the programs.
+    """
 
     file: str
+    is_preset: bool
 
 
 def expand_flagfiles(arguments: Sequence[str], within: Sequence[pathlib.Path] = ()) -> list[str]:
@@ -169,7 +186,7 @@ def expand_flagfiles(arguments: Sequence[str], within: Sequence[pathlib.Path] = 
         try:
             found, lines = _read_lines(path)
             for line in lines:
-                line.file = path
+                line.file, line.is_preset = path, found.parent == _PRESETS.resolve()
             if found in within:
                 raise UserError("it includes itself")
         except (UserError, OSError) as error:
@@ -240,12 +257,22 @@ def _commands(name: str) -> str:
 
 def files_of(arguments: Sequence[str]) -> dict[str, str]:
     """Returns the file of flags that has the last word on a flag, by the flags that have one."""
+    found = _last(arguments)
+    return {name: last.file for name, last in found.items() if isinstance(last, FromFile)}
+
+
+def presets_of(arguments: Sequence[str]) -> set[str]:
+    """Returns the flags on which a preset has the last word."""
+    return {name for name, last in _last(arguments).items() if getattr(last, "is_preset", False)}
+
+
+def _last(arguments: Sequence[str]) -> dict[str, str]:
+    """Returns the argument that has the last word on a flag, by flag."""
     found = {}
     for argument in arguments:
         name = argument.lstrip("-").partition("=")[0]
-        name = name if name in flags.FLAGS else name.removeprefix("no")
-        found[name] = getattr(argument, "file", "")
-    return {name: file for name, file in found.items() if file}
+        found[name if name in flags.FLAGS else name.removeprefix("no")] = argument
+    return found
 
 
 def read_flagfile(path: str | os.PathLike, options: type[Options]) -> dict[str, Value]:

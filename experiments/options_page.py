@@ -21,6 +21,12 @@ _TITLE = """# Options
 
 Made by `python -m experiments.options_page`; change the options, not this page. A value in square
 brackets stands for a default that depends on other options; no number is above a billion.
+
+An option that the method, the task or another option makes idle is refused by name where it is
+typed, or stands in a file of flags of one's own. What a preset sets is not: it is made for several
+methods. One exception: a method and its twin with fine-tuning, such as `fed_avg` and
+`fed_avg_finetuning`, are compared by runs with the same flags. So `--finetuning_...` with the plain
+method gives a warning alone, as it does where fine-tuning moves nothing that a prediction reads.
 """
 
 

@@ -11,13 +11,20 @@ command goes on where it was interrupted.
 from __future__ import annotations
 
 import pathlib
+import sys
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from absl import flags
 
-from experiments import launch
+from experiments import launch, option_flags
 from experiments.task_flags import TaskFlags
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
+
+if TYPE_CHECKING:  # Flags are read before heavy modules are imported.
+    from experiments.sweeping.sweep import Sweep
+    from fedpersonal.tasks.task import Task
 
 FLAGS = flags.FLAGS
 
@@ -28,7 +35,7 @@ flags.DEFINE_string(
     "log:low..high for logarithms. Several values of one option are joined by +.",
     required=True,
 )
-flags.DEFINE_integer("seeds", 3, "Runs of a setting, each with a split of its own.", lower_bound=1)
+flags.DEFINE_integer("seeds", 3, "Runs of a setting, which share a split.", lower_bound=1)
 flags.DEFINE_integer(
     "random", None, "Draw so many settings, not all of the grid.", lower_bound=1, upper_bound=10_000
 )
@@ -76,12 +83,32 @@ def _main(programs: list[str]) -> None:
         FLAGS.beside,
     )
     sweep.check()
+    for line in _check_read(task, sweep, {*grid} | (option_flags.typed() & shared.keys())):
+        print("warning:", line, file=sys.stderr, flush=True)
     # Mistakes in the data show before the first run.
     print(task.read(sweep.trials[0].run.options).summary(), flush=True)
     ranked = sweep.run()
     print(page.write_page(sweep, ranked, program))
     written = [output_dir / f"sweep.{kind}" for kind in ("html", "md", "csv")]
     print(f"written: {', '.join(map(str, [*written, *page.compare(sweep, ranked)]))}")
+
+
+def _check_read(task: Task, sweep: Sweep, typed: Collection[str]) -> list[str]:
+    """Returns warnings of options; raises a `UserError` of one that no setting's method reads."""
+    from fedpersonal.tasks.idle import check_declared
+
+    told: dict[str, None] = {}
+    refusals = []
+    for trial in sweep.trials[: len(sweep.settings)]:
+        try:
+            told.update(
+                dict.fromkeys(check_declared(task, task.options(**trial.run.values), typed))
+            )
+        except UserError as error:
+            refusals.append(error)
+    if len(refusals) == len(sweep.settings):
+        raise refusals[0]
+    return [*told]
 
 
 main = launch.Program(_main, _TASK.define)

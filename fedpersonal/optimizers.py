@@ -339,6 +339,12 @@ class ScheduledOptimizer:
 
 CLIENT_OPTIMIZERS = ("sgd", "adam")
 SERVER_OPTIMIZERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
+# The arguments that an optimizer of the server reads, beside its rate.
+SERVER_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "adam": ("epsilon",),
+    "yogi": ("epsilon", "initial_accumulator"),
+    "adagrad": ("epsilon", "initial_accumulator"),
+}
 
 
 def optimizer(prefix: str, learning_rate: float, help: str, **traits: Any) -> Any:
@@ -402,19 +408,27 @@ class OptimizerFamily(Family):
         """What a program calls the optimizer."""
         return f"{self.program or self.prefix}_optimizer"
 
-    def build(self, options: Any, *, kind_of: str = "", factor: float = 1.0) -> Optimizer:
-        """Returns the optimizer.
+    def build(self, options: Any, **changes: Any) -> Optimizer:
+        """Returns the optimizer that options describe, as `describe` reads them."""
+        kind, rate, rounds = self.describe(options, **changes)
+        return build_client_optimizer(kind, rate, decay_rounds=rounds)
+
+    def describe(
+        self, options: Any, *, kind_of: str = "", factor: float = 1.0, decays: bool | None = None
+    ) -> tuple[str, float, int]:
+        """Returns the kind, the learning rate and the rounds of decay that options describe.
 
         Args:
             options: The options.
             kind_of: The prefix of a family whose kind it has instead; empty for its own.
             factor: What the rate is multiplied by.
+            decays: As of the attributes, in place of them; None for these.
         """
         owner = kind_of or (self.prefix if self.kinds else self.kind_of)
         kind = getattr(options, f"{owner}_optimizer") if owner else "sgd"
         rate = getattr(options, f"{self.prefix}_learning_rate") * factor
-        rounds = options.decay_rounds if self.decays else 0
-        return build_client_optimizer(kind, rate, decay_rounds=rounds)
+        decays = self.decays if decays is None else decays
+        return kind, rate, options.decay_rounds if decays else 0
 
 
 def as_server_optimizer(optimizer: AnyOptimizer) -> Optimizer:

@@ -223,15 +223,19 @@ class Options:
             where: Where that is, such as `with --local_steps=10`.
             unless: What would give them an effect, such as `--local_steps=0`; empty for nothing.
         """
-        unless = f", or give {unless}" if unless else ""
         for name in names:
-            declared, value = self._declared[name], getattr(self, name)
-            if value != declared.default:
-                usual = " ".join(declared.flags(declared.default)) or "none"
-                raise UserError(
-                    f"--{name} is {value}, which has no effect {where}: leave it out (its default "
-                    f"is {usual}){unless}."
-                )
+            if getattr(self, name) != self._declared[name].default:
+                raise self.idle(name, where=where, unless=unless)
+
+    def idle(self, name: str, *, where: str, unless: str = "") -> UserError:
+        """Returns the error of an option that has no effect; the arguments are `refuse_idle`'s."""
+        declared, value = self._declared[name], getattr(self, name)
+        usual = " ".join(declared.flags(declared.default)) or "none"
+        unless = f", or give {unless}" if unless else ""
+        return UserError(
+            f"--{name} is {value}, which has no effect {where}: leave it out (its default is "
+            f"{usual}){unless}."
+        )
 
     def build(self, prefix: str, **changes: Any) -> Any:
         """Returns what the options of a family describe, such as `build("client")`."""

@@ -80,6 +80,9 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
     """
     names = [entry.name for entry in entries]
     complete = [row for row in rows if row.ranks.keys() >= {*names}]
+    known = {row.name for row in complete}
+    # Methods that are the same on all of these tasks count once.
+    complete = [row for row in complete if not all(row.cells[n].same_as in known for n in names)]
     if len(complete) < 2 or not any(row.cells[n].value for row in complete for n in names):
         return ""
 
@@ -87,8 +90,7 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
     tied = [
         row.title
         for row in complete
-        if row not in best
-        and not any((one.name, row.name) in table.clear[n] for one in best for n in names)
+        if row not in best and not any(table.is_clear(n, one, row) for one in best for n in names)
     ]
     of_tasks = f" of {len(names)} tasks" if len(names) > 1 else ""
     titles = " or ".join(row.title for row in best)
@@ -106,8 +108,7 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
     above = [
         row
         for row in complete
-        if row not in best
-        and any((row.name, one.name) in table.clear[n] for one in best for n in names)
+        if row not in best and any(table.is_clear(n, row, one) for one in best for n in names)
     ]
     if above:  # On one task who is best has none above it.
         sentence += (
@@ -165,7 +166,7 @@ def _least(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry]) -> 
             name in row.cells
             and row.cells[name].value is not None
             and _moved(row.cells[name]) > 0
-            and (BASELINE, row.name) not in table.clear[name]
+            and not table.is_clear(name, baseline, row)
             for name in names
         )
 
@@ -200,6 +201,7 @@ def _on_task(table: BoardTable, rows: Sequence[Row], entry: Entry, is_untuned: b
     cells = {row: row.cells[entry.name] for row in table.rows if entry.name in row.cells}
     ranked = sorted((r for r in rows if entry.name in r.ranks), key=lambda r: r.ranks[entry.name])
     baseline = next((row for row in ranked if row.name == BASELINE), None)
+    ranked = [row for row in ranked if not cells[row].same_as]
     title = f"{entry.title}{' (not tuned)' * is_untuned}"
     if baseline is None or cells[baseline].value is None:
         return f"{title}: FedAvg + fine-tuning has no figure."

@@ -27,6 +27,8 @@ SETTINGS = "settings.json"
 STARTS_FILE = "starts.json"
 # How the reason begins why a method has no value on a task that it does not do.
 REFUSED = "refused: "
+# One split for all seeds and for the tuning: nobody who is tested has a part in the choice.
+SPLIT_SEED = 0
 TUNING_SEED = 100
 _CALLS_A_PROCESS = 10
 # What a run needs, of the methods that keep a model for each client.
@@ -43,14 +45,14 @@ class Board:
         entries: The tasks.
         names: The methods; none for all that fit any model, and each task's own.
         size: `quick` or `full`.
-        seeds: Seeds of a cell; each has a split of its own.
+        seeds: Seeds of a cell, which share a split.
         output_dir: Receives the runs, the settings found and the pages.
         settings: The file of settings that were found before.
         data: The flags that say where data are, and what they say.
         given: Options that all runs share, such as where they compute.
         at_once: How many runs at once; None for as many as fit.
         tune: How many settings are tried for each method and task; None for no tuning.
-        tuning_seeds: How many seeds try them, others than `seeds`.
+        tuning_seeds: How many seeds try them, others than `seeds`, on the same split.
     """
 
     entries: Sequence[Entry]
@@ -76,6 +78,10 @@ class Board:
         """The settings that are used, by task and method; where there is none, the first one is."""
         kept = read_found(self.settings, self.size)
         return {**kept, **read_found(self.output_dir / SETTINGS, self.size)}
+
+    def setting(self, entry: Entry, method: type[Method]) -> Found | None:
+        """Returns the setting found for a method, or for the one as which it is tuned."""
+        return self.found.get((entry.name, self._tuned_as(entry, method).name))
 
     @functools.cached_property
     def trials(self) -> dict[Key, list[Trial]]:
@@ -125,13 +131,19 @@ class Board:
     def _values(self, entry: Entry, method: type[Method]) -> dict[str, Value]:
         # How many runs share the machine must not change what comes of them.
         shards = {} if self.given.get("runtime") == "ray" else {"shards": 1}
-        return {**shards, **entry.values(self.size, method, self.data), **self.given}
+        shared = {**shards, "split_seed": SPLIT_SEED}
+        return {**shared, **entry.values(self.size, method, self.data), **self.given}
+
+    def _tuned_as(self, entry: Entry, method: type[Method]) -> type[Method]:
+        """Returns the method whose settings a method has: the same without idle fine-tuning."""
+        plain = next((m for m in self.methods(entry) if m.name == method.trains_as), method)
+        options = entry.library.options(**self._values(entry, method))
+        return plain if entry.library.is_finetuning_idle(options) else method
 
     def _trial(self, entry: Entry, method: type[Method], seed: int) -> Trial:
-        key = (entry.name, method.name)
-        found = self.found.get(key)
-        values = self._values(entry, method)
-        setting = found.setting if found else entry.first_options(method, values)
+        found, values = self.setting(entry, method), self._values(entry, method)
+        first = entry.first_options(self._tuned_as(entry, method), values)
+        setting = found.setting if found else first
         unknown = setting.keys() - entry.library.options.declarations().keys()
         if unknown:
             raise UserError(
@@ -146,7 +158,8 @@ class Board:
 
     def _tune(self, number: int) -> None:
         """Tries settings on validation clients of other seeds, and writes what was found."""
-        sweeps = {(e.name, m.name): self._sweep(e, m, number) for e, m in self._pairs()}
+        pairs = [(e, m) for e, m in self._pairs() if self._tuned_as(e, m) is m]
+        sweeps = {(e.name, m.name): self._sweep(e, m, number) for e, m in pairs}
         every = {t.run.path: key for key, sweep in sweeps.items() for t in sweep.trials}
         check_folders(trial.run for sweep in sweeps.values() for trial in sweep.trials)
         missing = [t for sweep in sweeps.values() for t in sweep.trials if not t.is_validated]
@@ -173,6 +186,7 @@ class Board:
                 len(sweep.settings),
                 sum(bool(one.diverged) for one in ranked),
                 list(sweep.seeds),
+                SPLIT_SEED,
             )
         write_found(self.output_dir / SETTINGS, self.size, {**self.found, **found})
         del self.__dict__["found"]

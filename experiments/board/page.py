@@ -7,7 +7,7 @@ import datetime
 import math
 import pathlib
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tabulate
@@ -41,8 +41,8 @@ _KINDS = {
     GUESS_ROW: "no training",
 }
 ABOUT = f"""\
-Each task has one split a seed, the same for all methods. Rows without a rank need no federation \
-and frame the others. {_BETTER} and {_WORSE}: clearly better and clearly worse than FedAvg + \
+A split of a task is the same for all methods. Rows without a rank need no federation and frame \
+the others. {_BETTER} and {_WORSE}: clearly better and clearly worse than FedAvg + \
 fine-tuning, by the 95 % interval of a paired bootstrap over test clients. A rank is one, and one \
 more for each method that is clearly better, by such an interval between the two, and half for \
 each that cannot be told apart; who diverges is behind all others, and who is refused, because \
@@ -54,8 +54,8 @@ what it stores between rounds. Seconds of a round are of this machine, with othe
 Intervals are over clients alone: another training, or other luck in tuning, may differ by more \
 where methods are close. With fewer than 30 test clients an interval comes from the means of their \
 subsets. No interval is wider because there are many comparisons: of two methods that are equal, \
-one is called clearly better in one case of twenty. Methods that come to the same count several \
-times in ranks.
+one is called clearly better in one case of twenty. Methods whose clients' figures are equal to \
+the bit count once: *same as* names the first of them, whose rank the others have, too.
 
 Where clients are known, ranks are by what they kept, as it was left by their last round. \
 Fine-tuned methods take steps before they predict. Such steps help many kept parts, too: the \
@@ -63,12 +63,16 @@ column *updated* has them, without an interval, and each task says how many are 
 
 FedAvg, FedDyn and Reptile have a server that averages, as in their papers; most others have the \
 task's optimizer. Methods that share all variables send the embeddings of all users as well."""
+ACROSS = """\
+Settings of this table are older than that rule: each seed, also of tuning, had a split of its \
+own. Most clients that are tested here have trained or validated in tuning, for each method."""
 TUNING = """\
 *Settings*: the options that tuning has chosen, and from how many settings: as many for each \
-method, by validation clients of other seeds. Where clients are known, these are mostly the people \
-that are tested, with another split of their examples, for all methods alike. The first setting is \
-what the method's row in the tables of the papers adds to its preset, or else the preset of the \
-task, which was made for one method, with pulls and steps ahead that suit its rate. What earlier \
+method, by validation clients, or examples, of the split that the table has, with other seeds of \
+training. No test client, and of known clients no test example, has a part in it. The first \
+setting is what the method's row in the tables of the papers adds to its preset, or else the \
+preset of the task, which was made for one method, with pulls and steps ahead that suit its rate. \
+What earlier \
 tunings found is not used, though validation clients like some of it better: each method has the \
 luck of as many draws. *Not tuned*: the first setting."""
 
@@ -120,7 +124,7 @@ def write_pages(
         title=_title(table),
         advice=advice,
         made=_plain(_made(table, made)),
-        about=_plain(f"{ABOUT}\n\n{TUNING}").split("\n\n"),
+        about=_plain(f"{ABOUT}\n\n{_tuning(table)}").split("\n\n"),
         grids=[dataclasses.replace(grid, note=_plain(grid.note)) for grid in grids],
     )
     write_text(paths[0], page)
@@ -142,7 +146,7 @@ def _overview(table: BoardTable) -> Grid:
             Shown("–" if rank is None else f"{rank:.1f}", rank),
             Shown(str(row.num_tasks), row.num_tasks),
         ]
-        cells += [_value(row, entry) for entry in table.entries]
+        cells += [_value(row, entry, table.titles) for entry in table.entries]
         rows.append((row.kind, cells))
     headers = ["method", "name", "kind", "mean rank", "tasks", *(_header(e) for e in table.entries)]
     return Grid("all", "All tasks", "", headers, rows)
@@ -152,10 +156,12 @@ def _header(entry: Entry) -> str:
     return f"{entry.title}, {label(entry.metric)} {'↓' if entry.lower else '↑'}"
 
 
-def _value(row: Row, entry: Entry) -> Shown:
+def _value(row: Row, entry: Entry, titles: Mapping[str, str]) -> Shown:
     cell = row.cells.get(entry.name)
     if cell is None or cell.value is None:
         return Shown("" if cell is None else cell.why.split(":")[0])
+    if cell.same_as:
+        return Shown(f"same as {titles[cell.same_as]}", cell.value.mean)
     mark = {1: _BETTER, -1: _WORSE}.get(verdict(cell.behind, entry), "")
     return Shown(f"{cell.value.text(entry.digits)} {mark}".rstrip(), cell.value.mean)
 
@@ -192,7 +198,7 @@ def _of_task(table: BoardTable, entry: Entry) -> Grid:
             _number(cell.round_seconds, ".3f"),
             _number(cell.rounds, "d"),
             *(_number(cell.starts.get(start), f".{digits}f") for start in starts),
-            Shown(_settings(row, cell)),
+            Shown(_settings(row, cell, table.titles)),
         ]
         shown.append((row.kind, cells))
     note = "Test clients are those that train." if entry.is_seen else "Test clients are new."
@@ -223,10 +229,12 @@ def _updated(rows: Sequence[Row], entry: Entry) -> str:
     return f"These steps help {helped} of {len(gains)} methods."
 
 
-def _settings(row: Row, cell: Cell) -> str:
-    """Returns what a cell was run with, or why it has no value."""
+def _settings(row: Row, cell: Cell, titles: Mapping[str, str]) -> str:
+    """Returns what a cell was run with, why it has no value, or what it is the same as."""
     if cell.why or row.kind == GUESS_ROW:
         return cell.why
+    if cell.same_as:
+        return f"same as {titles[cell.same_as]}"
     if cell.setting is None:
         return "not tuned"
     lost = cell.setting.num_diverged
@@ -269,7 +277,14 @@ def _markdown(table: BoardTable, advice: Sequence[str], grids: Sequence[Grid], m
     parts.append("\n".join(f"- {sentence}" for sentence in advice))
     for grid in grids:
         parts += [f"## {grid.title}", *([grid.note] if grid.note else [ABOUT]), grid.markdown()]
-    return "\n\n".join([*parts, TUNING])
+    return "\n\n".join([*parts, _tuning(table)])
+
+
+def _tuning(table: BoardTable) -> str:
+    """Returns how settings are found, and whether some were found otherwise."""
+    found = [cell.setting for row in table.rows for cell in row.cells.values() if cell.setting]
+    is_older = any(setting.split_seed is None for setting in found)
+    return f"{TUNING}\n\n{ACROSS}" if is_older else TUNING
 
 
 def _plain(markdown: str) -> str:

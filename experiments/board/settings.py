@@ -18,6 +18,7 @@ from experiments.sweeping.grid import Range, Setting, Values, draw_settings
 from fedpersonal.files import read_json, write_json
 from fedpersonal.methods.method import Method
 from fedpersonal.options import Value
+from fedpersonal.tasks.idle import idle_options
 from fedpersonal.tasks.task import Task
 
 KEPT = pathlib.Path(__file__).parent / "settings.json"
@@ -34,12 +35,6 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "neighbour_scale": (0.01, 10.0),
     "neighbour_weight": (0.1, 1.9),
 }
-# By method, options that it declares and that others stand in for.
-_IDLE = {
-    "pfedme": ("client_learning_rate", "finetuning_learning_rate"),
-    "reptile": ("finetuning_learning_rate",),
-    "mr_mtl": ("local_learning_rate",),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +49,8 @@ class Found:
         num_settings: The budget: how many settings were tried.
         num_diverged: How many of them diverged.
         seeds: The seeds, none of which the table has.
+        split_seed: The seed of the split, that of the table; None where each seed had a split of
+            its own, by which clients that the table tests have trained and validated.
     """
 
     setting: Setting
@@ -63,6 +60,7 @@ class Found:
     num_settings: int
     num_diverged: int
     seeds: list[int]
+    split_seed: int | None = None
 
 
 def settings_of(
@@ -90,23 +88,19 @@ def settings_of(
 
 def ranges_of(task: Task, values: Mapping[str, Value], method: type[Method]) -> dict[str, Values]:
     """Returns the ranges of the options that a method reads; the arguments are `settings_of`'s."""
-    options = task.settle(task.options(**values)).values()
-    idle = set(_IDLE.get(method.name, ()))
-    is_solved = options.get("reconstruction") == "ridge"
-    if is_solved and not method.copies and method.finetunes in (None, "all", "global"):
-        idle.add("reconstruction_learning_rate")
+    settled = task.settle(task.options(**{**values, "method": method.name}))
+    options = settled.values()
     names = [n for n in method.options.declarations() if method.trains or n[:7] != "client_"]
     if method.trains and method.is_federated:
         names.append("server_learning_rate")
+    factors = {n: f for n in names for like, f in RANGES.items() if fnmatch.fnmatch(n, like)}
+    idle = idle_options(task, settled, factors)
     found: dict[str, Values] = {}
-    for name in names:
-        if name in idle:
-            continue
-        factors = next((f for n, f in RANGES.items() if fnmatch.fnmatch(name, n)), None)
+    for name, (least, most) in factors.items():
         value = options[name]
-        if factors and isinstance(value, (int, float)) and value > 0:
-            low, high = (value * factor for factor in factors)
-            found[name] = Range(low, high, True, is_whole=isinstance(value, int))
+        if name not in idle and isinstance(value, (int, float)) and value > 0:
+            is_whole = isinstance(value, int)
+            found[name] = Range(value * least, value * most, True, is_whole=is_whole)
     return found
 
 

@@ -52,6 +52,8 @@ class Cell:
         starts: The metric of seen clients that start otherwise than from what they kept.
         setting: The options that tuning has chosen, and how; None where nobody has tuned it.
         why: Why there is no value.
+        same_as: The method before it whose clients' figures are equal to the bit; empty for none.
+            It counts in place of both.
     """
 
     value: Figure[float] | None = None
@@ -67,6 +69,7 @@ class Cell:
     starts: Mapping[str, float] = dataclasses.field(default_factory=dict)
     setting: Found | None = None
     why: str = ""
+    same_as: str = ""
 
     @property
     def is_untuned(self) -> bool:
@@ -134,7 +137,8 @@ class BoardTable:
         size: `quick` or `full`.
         seeds: The seeds of a cell.
         rows: Ranked ones first, the best first; then those that frame it.
-        clear: By task, the pairs of methods of which the first is clearly better.
+        clear: By task, the pairs of methods of which the first is clearly better; of methods that
+            are the same, the first one's.
         origins: By task, in a table that is joined from others.
     """
 
@@ -149,6 +153,16 @@ class BoardTable:
     def averaged(self) -> Collection[str]:
         """The tasks over which ranks are averaged."""
         return averaged_tasks(self.rows)
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """The methods' names for people, by their names."""
+        return {row.name: row.title for row in self.rows}
+
+    def is_clear(self, task: str, first: Row, second: Row) -> bool:
+        """Tells whether the first of two methods is clearly better on a task."""
+        names = (row.cells[task].same_as or row.name for row in (first, second))
+        return tuple(names) in self.clear[task]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,14 +198,18 @@ def tabulate_board(board: Board, why: Mapping[Key, str]) -> BoardTable:
             if _kind(methods[name]) == FEDERATED
             and not why.get((entry.name, name), "").startswith(REFUSED)
         ]
-        clear[entry.name] = better = _clearly_better(entry, tested, ranked)
-        ranks = rank(ranked, better)
+        same = same_as(entry, tested, ranked)
+        counted = [name for name in ranked if name not in same]
+        clear[entry.name] = better = _clearly_better(entry, tested, counted)
+        ranks = rank(counted, better)
+        ranks.update({name: ranks[first] for name, first in same.items()})
         for name in methods:
             key = (entry.name, name)
             found: dict[str, Any] = {
                 "rank": ranks.get(name),
-                "setting": board.found.get(key),
+                "setting": board.setting(entry, methods[name]),
                 "why": why.get(key, ""),
+                "same_as": same.get(name, ""),
             }
             if name in tested:
                 found.update(_figures(entry, tested[name], tested.get(BASELINE)))
@@ -266,6 +284,26 @@ def _tested(entry: Entry, trials: Sequence[Trial]) -> _Tested:
         clients.append(table)
         tests.append(trial.run.summary["test"])
     return _Tested(clients, tests)
+
+
+def same_as(entry: Entry, tested: Mapping[str, _Tested], names: Sequence[str]) -> dict[str, str]:
+    """Returns the first of the methods whose clients' figures are equal to the bit, by the others.
+
+    Args:
+        entry: The task.
+        tested: The test clients by method.
+        names: The methods that are compared.
+    """
+    first: dict[tuple, str] = {}
+    found = {}
+    for name in (name for name in names if name in tested):
+        tables = [table.sort_values("client") for table in tested[name].clients]
+        clients = tuple(tuple(table["client"]) for table in tables)
+        figures = tuple(table[entry.compared.column].to_numpy().tobytes() for table in tables)
+        leader = first.setdefault((clients, figures), name)
+        if leader != name:
+            found[name] = leader
+    return found
 
 
 def _clearly_better(

@@ -71,7 +71,7 @@ class Ablation:
         task = self.task
         declared = task.options.declarations()
         evaluated = declared["evaluate_on"].rule.choices if "evaluate_on" in declared else ("",)
-        sizes = task.sizes(task.split(source, task.options(**self.given)))
+        sizes = task.sizes(task.split(source, task.options(**self.given).for_split))
         everything = task.build(sizes, self._options(_SHARED)).layers.everything
         rows: dict[str, dict[str, list[Job]]] = {}
         own: dict[str, int] = {}

@@ -168,7 +168,7 @@ def check_splits(jobs: Sequence[Job]) -> None:
     """
     for job in jobs:
         if not job.is_done():
-            job.task.split(job.task.read(job.options), job.options)
+            job.task.split(job.task.read(job.options), job.options.for_split)
 
 
 def _give_memory_back() -> None:

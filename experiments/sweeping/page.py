@@ -17,6 +17,7 @@ from fedpersonal.evaluation.guess import best_guess
 from fedpersonal.files import write_csv, write_text
 from fedpersonal.report.comparison import FEWEST, MOST, compare_runs
 from fedpersonal.report.run import OUR_TASKS, RunData, label, read_run
+from fedpersonal.tasks.idle import idle_options
 
 _DIGITS = 4
 # Columns and rows.
@@ -65,7 +66,10 @@ def _page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
     best = ranked[0]
     declared = sweep.task.options.declarations()
     values = {**sweep.shared, **best.setting, "seed": sweep.seeds[0]}
-    flags = [flag for name, value in values.items() for flag in declared[name].flags(value)]
+    # A preset may have set options that the method does not read, and nobody may type.
+    unread = idle_options(sweep.task, sweep.task.options(**values))
+    read = {name: value for name, value in values.items() if name not in unread}
+    flags = [flag for name, value in read.items() for flag in declared[name].flags(value)]
     flags.append(f"--output_dir={sweep.output_dir / 'chosen'}")
     is_ours = sweep.task.module.startswith(OUR_TASKS)
     program = ["fedpersonal", binary] if is_ours else ["python", "-m", sweep.task.module]
@@ -145,7 +149,8 @@ def _over(sweep: Sweep) -> str:
 
 def _about(sweep: Sweep) -> str:
     return (
-        f"{len(sweep.settings)} settings, {_over(sweep)}, each with a split of its own. A setting "
+        f"{len(sweep.settings)} settings, {_over(sweep)}, all with the split of --split_seed="
+        f"{sweep.shared['split_seed']}. A setting "
         f"is chosen by the mean {sweep.chosen_by} of validation clients after the last round; test "
         "clients were not looked at before. No run was stopped early."
     )

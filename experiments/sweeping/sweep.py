@@ -58,7 +58,7 @@ class Sweep:
         task: The task.
         given: Its options that all runs share.
         settings: Options in which runs differ.
-        seeds: Seeds of each setting; each has a split of its own.
+        seeds: Seeds of each setting; all have the split of the first, unless `given` names one.
         output_dir: Receives the runs and the table.
         metric: By which a setting is chosen; None for the first that the task prints.
         at_once: How many runs at once; None for as many as fit.
@@ -81,7 +81,9 @@ class Sweep:
         How many runs share the machine must not change what comes of them.
         """
         on_cluster = self.given.get("runtime") == "ray"
-        return {**({} if on_cluster else {"shards": 1}), **self.given}
+        shards = {} if on_cluster else {"shards": 1}
+        # Nobody who is tested has a part in the choice, by whatever seed.
+        return {**shards, "split_seed": self.seeds[0], **self.given}
 
     @functools.cached_property
     def trials(self) -> list[Trial]:

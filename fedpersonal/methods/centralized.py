@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from fedpersonal.methods.method import KeepingOptions, Method
 from fedpersonal.methods.phases import Phase
-from fedpersonal.optimizers import build_client_optimizer
 
 
 class Centralized(
@@ -35,6 +34,6 @@ class CentralizedPersonalized(
 
     def phases(self) -> tuple[Phase, ...]:
         """Returns the server's epochs."""
-        users = build_client_optimizer("sgd", self.local_learning_rate)
+        users = self.optimizer("local", decays=False)
         optimizers = dict.fromkeys(self.layers.table, users)
         return (self.phase(max_steps=None, optimizers=optimizers),)

@@ -62,16 +62,24 @@ class FedRecon(
         """
         support, query = split_parts(self.support_query_split, self.support_share)
         moving = "all" if self.joint_training else "global"
-        return self._rebuild(support), self.phase(moving, query)
+        return self.rebuild(support, grows=self.growing_reconstruction), self.phase(moving, query)
 
-    def _rebuild(self, support: str) -> Phase:
+    def rebuild(self, support: str, *, grows: bool = False) -> Phase:
+        """Returns the phase that rebuilds local variables.
+
+        Args:
+            support: The batches that it takes.
+            grows: As of `GradientPhase`; without meaning in evaluation.
+
+        Raises:
+            ValueError: If gradient reconstruction has no optimizer.
+        """
         if self.reconstruction == "ridge":
             return RidgePhase(data=support, l2=self.ridge_l2, bias_l2=self.ridge_bias_l2)
         optimizer = self.optimizer("reconstruction")
         if optimizer is None:
             raise ValueError("fed_recon: gradient reconstruction needs a reconstruction_optimizer.")
         steps = self.reconstruction_epochs, self.bound("max_reconstruction_steps")
-        grows = self.growing_reconstruction
         return GradientPhase("local", support, optimizer, *steps, grows=grows)
 
 
@@ -80,7 +88,8 @@ FedReconFinetuning = FedRecon.finetuned(finetunes="global")
 
 def rebuilding(options: FedReconOptions) -> tuple[Phase, ...]:
     """Returns the reconstruction alone, for clients of any method that have kept nothing."""
-    return FedRecon(options).phases()[:1]
+    support, _ = split_parts(options.support_query_split, options.support_share)
+    return (FedRecon(options).rebuild(support),)
 
 
 fed_recon = constructor(FedRecon, reconstruction_epochs=1)

@@ -157,6 +157,8 @@ _Own = TypeVar("_Own", bound="Method")
 class Layers:
     """The layers of a task's model, by the part that they play.
 
+    A subclass, a frozen dataclass, may add parts, which methods then name as they name these.
+
     Attributes:
         embedding: Those that tell clients apart, such as a user embedding.
         head: The last ones.
@@ -291,9 +293,12 @@ class Method:
 
     @classmethod
     def fits(cls, layers: Layers) -> bool:
-        """Tells whether a model with these layers has what the method needs."""
+        """Tells whether a model with these layers has what the method needs.
+
+        A part that the model's `Layers` do not have is missing, as an empty one is.
+        """
         parts = {*cls.needs, cls.local_part, cls.finetunes} - {"all", "global"}
-        return all(getattr(layers, part) for part in parts if part)
+        return all(getattr(layers, part, ()) for part in parts if part)
 
     @classmethod
     def missing_parts(cls, layers: Layers) -> list[str]:

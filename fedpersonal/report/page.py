@@ -328,9 +328,10 @@ def command(run: RunData) -> str | None:
     if run.task is None or not str(run.options["task"]).startswith(OUR_TASKS):
         return None
     parts = [f"fedpersonal {run.task.name}"]
+    unread = run.task.unread_options(run.options)
     for name, declared in run.task.options.declarations().items():
         value = run.options.get(name)
-        if _as_json(value) == _as_json(declared.default):
+        if name in unread or _as_json(value) == _as_json(declared.default):
             continue
         if isinstance(value, (list, tuple)):
             value = tuple(option_text(name, one) for one in value)

@@ -143,7 +143,7 @@ def build_experiment(
         UserError: If the data do not suffice, or options do not fit them.
     """
     options = task.settle(options)
-    data, method = task.split(source, options), task.method(options)
+    data, method = task.split(source, options.for_split), task.method(options)
     built = task.build(task.sizes(data), options)
     findings = check_clients(data, built.algorithm, options)
     train = task.training_clients(built.model, data.train, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
+from typing import Any, TypeVar
 
 from fedpersonal.data.formats import QUOTING, UTF_8, TableFile
 from fedpersonal.data.sources import Sources, find_source
@@ -114,6 +114,9 @@ class ParticipationOptions(Options):
         return None if found == Participation() else found
 
 
+RunOptionsT = TypeVar("RunOptionsT", bound="RunOptions")
+
+
 class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, ParticipationOptions):
     """The algorithm, the rounds, what clients and server do in them, and what comes after."""
 
@@ -151,6 +154,12 @@ class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, Participati
     seed: int = option(
         0, "Fixes every random choice of the run.", at_least=0, at_most=2**31 - 1, in_help=True
     )
+    split_seed: int | None = option(
+        None,
+        "Fixes who and what trains, validates and tests, in place of --seed. [default: --seed]",
+        at_least=0,
+        at_most=2**31 - 1,
+    )
     server_optimizer: str | None = option(
         None, "Applies the averaged update. [default: the algorithm's]", choices=SERVER_OPTIMIZERS
     )
@@ -164,6 +173,11 @@ class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, Participati
     decay_rounds: int = option(
         0, "Rounds until the server's and local rates are 0; 0: constant.", at_least=0
     )
+
+    @property
+    def for_split(self: RunOptionsT) -> RunOptionsT:
+        """The options by which data are split: their seed is that of the split."""
+        return self if self.split_seed is None else self.replace(seed=self.split_seed)
 
     def check(self) -> None:
         """Raises a `UserError` where options of different kinds contradict each other."""
@@ -265,7 +279,8 @@ class TableOptions(FormatOptions):
 
     def choose_users(self, data: DataT) -> DataT:
         """Returns the data of the users that options ask for, as `data.users.choose_users` does."""
-        seed = getattr(self, "seed", 0)  # Of any run.
+        run: Any = getattr(self, "for_split", self)  # Any run has a seed.
+        seed = getattr(run, "seed", 0)
         number, file = self.num_users, self.users_file
         return choose_users(
             data, num_users=number, users_file=file, seed=seed, encoding=self.encoding

@@ -20,6 +20,7 @@ from fedpersonal.runs.saved import save_model
 from fedpersonal.runs.tested import TestReport, report_run, test_summary
 from fedpersonal.tasks.experiment import Experiment, build_experiment
 from fedpersonal.tasks.findings import tell_attendance, tell_outliers
+from fedpersonal.tasks.idle import check_effects
 from fedpersonal.tasks.task import DataT, EvaluationSet, OptionsT, SourceT, Task
 from fedpersonal.training.trained import TrainedModel
 
@@ -59,6 +60,7 @@ def open_experiment(
     config: Mapping[str, Any],
     may_differ: Collection[str],
     data: Any,
+    typed: Collection[str] = (),
 ) -> tuple[Experiment[OptionsT, DataT], RunFolder]:
     """Chooses the runtime, builds an experiment and opens its run folder.
 
@@ -70,9 +72,10 @@ def open_experiment(
         config: What `config.json` says of the run.
         may_differ: Those of its entries with which a run may go on.
         data: What tells the data from others, as of `RunFolder.open`.
+        typed: The options that the user has typed, none of which may be without an effect.
 
     Raises:
-        UserError: As `build_experiment` and `RunFolder.open`.
+        UserError: As `build_experiment`, `check_effects` and `RunFolder.open`.
     """
     runtime.use_runtime(
         options.runtime,
@@ -81,6 +84,7 @@ def open_experiment(
     )
     shards = options.shards or read_num_shards(path)
     experiment = build_experiment(task, source, options, shards=shards)
+    check_effects(experiment, source, typed)
     about = {
         "data": data,
         "runtime": options.runtime,

@@ -220,9 +220,37 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         rate = options.server_learning_rate or of_method or (1.0 if optimizer == "sgd" else 0.1)
         return options.replace(server_optimizer=optimizer, server_learning_rate=rate)
 
+    def evaluated_local_layers(self, options: OptionsT) -> tuple[str, ...]:
+        """Returns the layers that are each client's own in the evaluated model."""
+        return self.method(options).local_layers(options, self.layers)
+
+    def is_finetuning_idle(self, options: OptionsT) -> bool:
+        """Tells whether a method fine-tunes nothing that a prediction of the same client reads.
+
+        Such are rows of a table by an input whose values never come twice in a client's data.
+        """
+        return False
+
     def method(self, options: OptionsT) -> type[Method]:
         """Returns the method that options name."""
         return self.methods[options.method]
+
+    def unread_options(self, values: Mapping[str, Any]) -> set[str]:
+        """Returns the options of methods and servers that a run with these values does not read.
+
+        Args:
+            values: Options by name, as of a run's `config.json`; those of an older version may fit
+                no more, and then there are none.
+        """
+        from fedpersonal.tasks.idle import idle_options
+
+        known = self.options.declarations()
+        try:
+            return idle_options(
+                self, self.options(**{n: v for n, v in values.items() if n in known})
+            )
+        except UserError:
+            return set()
 
     def title(self, data: Mapping[str, Any]) -> str:
         """Returns what is predicted from what for how many, as a page of a run says it.
@@ -272,10 +300,9 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         model = self.build_model(sizes, options, method.local_layers(options, self.layers))
         names = tuple(dict.fromkeys(v.layer for v in model.variables))
         parts = {
-            part: tuple(name for name in getattr(self.layers, part) if name in names)
-            for part in ("embedding", "head", "body", "table")
+            part: tuple(n for n in own if n in names) for part, own in vars(self.layers).items()
         }
-        layers = Layers(**parts, everything=names)
+        layers = dataclasses.replace(self.layers, **{**parts, "everything": names})
         evaluated = self.evaluated_model(sizes, options, model)
         algorithm = method.build(options, layers)
         rebuilding = fed_recon.rebuilding(options) if evaluated.local_variables else ()

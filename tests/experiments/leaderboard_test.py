@@ -199,6 +199,52 @@ def test_intervals_over_clients_tell_who_is_better():
     assert table._clearly_better(RANKING, tested, [*tested]) == frozenset()
 
 
+def test_methods_whose_clients_have_the_same_figures_count_once(tmp_path):
+    figures = {"plain": [1.0, 2.0], "other": [1.0, 3.0], "twin": [1.0, 2.0], "gone": None}
+    tested = {name: clients(own, [1, 1]) for name, own in figures.items() if own}
+    tested["mixed"] = clients([2.0, 1.0], [1, 1])
+    assert table.same_as(RATINGS, tested, [*figures, "mixed"]) == {"twin": "plain"}
+    better = frozenset({("plain", "other")})
+    made = tiny_board.make_table(
+        {"plain": (1.0, 1.0), "twin": (1.0, 3.0), "other": (2.0, 2.0)},
+        {"ratings": better, "ranking": frozenset()},
+    )
+    own = {row.name: row for row in made.rows}
+    own["twin"].cells["ratings"] = dataclasses.replace(
+        own["twin"].cells["ratings"], same_as="plain"
+    )
+    assert made.is_clear("ratings", own["twin"], own["other"])
+    assert not made.is_clear("ratings", own["twin"], own["plain"])
+    written = page.write_pages(made, [], tmp_path, "a test")
+    html, markdown, flat, content = (path.read_text() for path in written)
+    assert html.count("same as PLAIN") == markdown.count("same as PLAIN") == 2
+    assert pd.read_csv(written[2]).same_as.dropna().tolist() == ["plain"]
+    joined = {row.name: row.cells["ratings"].same_as for row in join_tables([written[3]]).rows}
+    assert joined == {"plain": "", "twin": "plain", "other": ""}
+    # On ratings alone, two methods are compared.
+    alone = dataclasses.replace(made, entries=[RATINGS])
+    (told,) = [line for line in advice.advise(alone) if "mean rank" in line][:1]
+    assert "among 2 methods" in told
+
+
+def test_tuning_has_the_split_of_the_table_and_skips_idle_fine_tuning(tmp_path):
+    names = ("fed_recon", "fed_recon_finetuning")
+    asked = dataclasses.replace(tiny_board.board(tmp_path), names=names)
+    plain, twin = (RATINGS.library.methods[name] for name in names)
+    (ratings, ranking) = asked.entries
+    assert asked._tuned_as(ratings, twin) is asked._tuned_as(ratings, plain) is plain
+    assert asked._tuned_as(ranking, twin) is twin
+    found = Found({"l2": 0.25}, "rmse", 1.0, None, 4, 0, [100], 0)
+    write_found(tmp_path / SETTINGS, QUICK, {("ratings", "fed_recon"): found})
+    for method in (plain, twin):
+        (trial,) = asked.trials["ratings", method.name]
+        assert trial.setting == found.setting == asked.setting(ratings, method).setting
+        tried = asked._sweep(ratings, method, 2).trials
+        values = [one.run.values for one in (trial, *tried)]
+        assert {own["split_seed"] for own in values} == {0}
+        assert values[0]["seed"] != values[1]["seed"]
+
+
 def test_who_is_worse_off_is_counted_among_clients_with_examples():
     ours, others = clients([1.0, 2.0, 3.0, 9.0], [1, 1, 1, 0]), clients([2.0, 2.0, 2.0, 2.0])
     assert table._worse_off(RATINGS, ours.clients, others.clients) == pytest.approx(1 / 3)
@@ -302,7 +348,7 @@ def test_the_best_on_validation_clients_is_found_and_kept(tmp_path, monkeypatch)
         assert found.setting == sweep.settings[place]
         assert (found.preset_validation, found.num_settings) == (2.0, 3)
         assert found.num_diverged == (1 if (task, method) == ("ratings", "furl") else 0)
-        told = page._settings(Row(method, method, "federated", {}), Cell(setting=found))
+        told = page._settings(Row(method, method, "federated", {}), Cell(setting=found), {})
         assert told.endswith(f"(best of 3{', 1 diverged' * found.num_diverged})")
         (trial,) = asked.trials[task, method]
         assert found.setting.items() <= trial.run.values.items()

@@ -36,6 +36,17 @@ FLAGS = [
     ("movielens", "--decay_rounds=1 --total_rounds=2", "--decay_rounds=1 must be 0 or at least"),
     ("reddit", "--unseen_users=2", "--unseen_users is 2.0; it must be a finite number"),
     ("tv_shows", "--text_length=3", "--text_length is 3; it must be"),
+    ("movielens", "--method=local_only --local_only_epochs=20", "--local_only_epochs is 20, which"),
+    (
+        "audit alone",
+        "--task=digits --method=fed_avg --pull=3",
+        "--pull is 3.0, which has no effect",
+    ),
+    (
+        "ablation alone",
+        "--task=digits --num_clusters=3",
+        "--num_clusters is 3, which has no effect",
+    ),
     # Files of flags.
     ("movielens", "--flagfile=absent.flags", "absent.flags: there is no such file"),
     ("movielens", "--flagfile absent.flags", "absent.flags: there is no such file"),
@@ -178,6 +189,17 @@ LATER = [
     (
         *("sweep alone", "movielens --grid=decay_rounds=0,5 --total_rounds=9"),
         "--grid: with decay_rounds=5: --decay_rounds=5 must be 0 or at least --total_rounds=9",
+    ),
+    ("movielens", "--method=local_only --local_epochs=20", "--local_epochs is 20, which has no ef"),
+    (
+        "audit alone",
+        "--task=digits --method=local_only --local_epochs=9",
+        "--local_epochs is 9, wh",
+    ),
+    (
+        "sweep alone",
+        "movielens --method=furl --grid=pull=1,2",
+        "--pull is 1.0, which has no effect",
     ),
     ("sweep alone", "movielens --grid=l2=1 --metric=bytes", "--metric=bytes: it is not known"),
     ("sweep alone", "movielens --grid=l2=1 --ratings_file=absent.csv", "absent.csv"),

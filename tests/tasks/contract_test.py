@@ -72,6 +72,24 @@ def test_methods_are_offered_where_the_model_has_the_layers_that_they_need():
 
 
 @pytest.mark.parametrize("task", TASKS)
+def test_runs_of_any_seed_with_one_split_seed_test_the_same(tiny, task):
+    """So whoever tunes by other seeds neither trains nor validates on what is tested."""
+
+    def parts(**seeds):
+        options = TASKS[task].options(**{**first.options.values(), **seeds})
+        data = TASKS[task].split(tiny.source(TASKS[task], first.options), options.for_split)
+        return [s.fingerprint() for p in (data.test, data.validation) for s in (p.support, p.query)]
+
+    first = built(tiny, task, tiny.main[task])
+    expected = parts()
+    assert parts(seed=100, split_seed=0) == parts(split_seed=0) == expected
+    assert parts(split_seed=100) == parts(seed=100) != expected
+    other = tiny.built(TASKS[task], method=tiny.main[task], seed=100, split_seed=0)
+    assert other.data.test.query.fingerprint() == expected[1]
+    assert other.options.seed == 100
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_validation_tells_the_first_metric_of_a_task_by_which_sweeps_choose(tiny, task):
     finished = run(tiny, task, None)
     found = (find_metric(name, finished.test) for name in TASKS[task].metrics)

@@ -109,6 +109,17 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
     )
     sources = movielens.SOURCES
 
+    def evaluated_local_layers(self, options: RatingRun) -> tuple[str, ...]:
+        """Returns the user's layers, also of unseen users whose model has a table."""
+        layers = super().evaluated_local_layers(options)
+        return layers or (self.layers.embedding if options.evaluate_on == "unseen" else ())
+
+    def is_finetuning_idle(self, options: RatingRun) -> bool:
+        """Tells whether rows of items alone are fine-tuned: a user rates each item once."""
+        method = self.method(options)
+        is_shared_alone = {*self.layers.embedding} <= {*method.local_layers(options, self.layers)}
+        return method.finetunes == "global" and is_shared_alone and not options.rated_items
+
     def read(self, options: RatingRun) -> Ratings:
         """Reads the ratings that options name."""
         ratings = movielens.load(

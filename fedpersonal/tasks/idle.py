@@ -1,0 +1,317 @@
+"""Options without an effect on a run, found by what the method and the task read.
+
+A run's work is described twice, as the options have it and with another value of one of them. An
+option is idle if nobody reads it, or if the work is the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Collection, Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from fedpersonal.errors import UserError
+from fedpersonal.methods import fed_recon
+from fedpersonal.methods.method import FinetuningOptions, Layers, Method, SplitOptions
+from fedpersonal.optimizers import SERVER_ARGUMENTS, OptimizerFamily
+from fedpersonal.options import Declaration, Options, Value
+from fedpersonal.tasks.options import RunOptions
+
+if TYPE_CHECKING:
+    from fedpersonal.tasks.experiment import Experiment
+    from fedpersonal.tasks.task import Source, Task
+
+# Options of a run with rounds, beside those of its method.
+_OF_ROUNDS = (
+    *("total_rounds", "clients_per_round", "packing", "rounds_per_eval", "rounds_per_checkpoint"),
+    *("server_optimizer", "server_learning_rate", "decay_rounds"),
+    *("server_epsilon", "server_initial_accumulator"),
+)
+_MANY = 10**6  # Clients of a pool, so that each option of it shows.
+
+
+def check_declared(task: Task, options: RunOptions, typed: Collection[str]) -> list[str]:
+    """Refuses options of other methods; reads no data.
+
+    Args:
+        task: The task.
+        options: The options of a run.
+        typed: The names of those that the user has typed.
+
+    Returns:
+        A warning for each option of fine-tuning that is idle.
+
+    Raises:
+        UserError: If the method reads a typed option neither as one of its own nor as a run's.
+    """
+    method = task.method(options)
+    declared = {*method.options.declarations(), *RunOptions.declarations()}
+    foreign = {n for n in _of_methods(task) if n not in declared}
+    _, read = _work(task, _probe(task, options), _planned(task, options))
+    for name in options.values():
+        if name in typed and name in foreign - read:
+            raise _refusal(task, options, name)
+    idle = _idle_finetuning(task, options)
+    return [_warning(task, options, name) for name in options.values() if name in {*typed} & idle]
+
+
+def check_effects(experiment: Experiment, source: Source, typed: Collection[str]) -> None:
+    """Refuses options without an effect on an experiment.
+
+    Options of fine-tuning that only have a warning, as `check_declared` gives it, are left alone.
+
+    Args:
+        experiment: The experiment.
+        source: Its data, as read.
+        typed: The names of the options that the user has typed.
+
+    Raises:
+        UserError: If a typed option has no effect.
+    """
+    task, options = experiment.task, experiment.options
+    typed = {*typed} - _idle_finetuning(task, options)
+    has_kept = experiment.has_kept(experiment.data.test)
+    model = experiment.evaluator.model
+    facts = _Facts(experiment.layers, bool(model.base.local_variables), model, has_kept)
+    idle = _idle(task, options, typed, facts)
+    if not idle:
+        return
+    read = _read_by_task(experiment, source)
+    for name in idle:
+        if name not in read:
+            raise _refusal(task, options, name, facts)
+
+
+def idle_options(task: Task, options: RunOptions, among: Collection[str] | None = None) -> set[str]:
+    """Returns the options of methods and servers that the method of a run does not read.
+
+    How a client's batches are split is read by tasks, too, and does not count.
+
+    Args:
+        task: The task.
+        options: The options of the run.
+        among: Names of options; None for all.
+    """
+    names = {*(options.declarations() if among is None else among)}
+    names -= SplitOptions.declarations().keys()
+    found = {*_idle(task, options, names, _planned(task, options))}
+    return found | (_idle_finetuning(task, options) if task.is_finetuning_idle(options) else set())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Facts:
+    """What is known of a model and its test clients.
+
+    Attributes:
+        layers: The layers, by part.
+        has_local: Whether the evaluated model has local variables.
+        model: The evaluated model; None before it is built.
+        has_kept: Whether test clients bring what they have kept, if the algorithm keeps anything.
+    """
+
+    layers: Layers
+    has_local: bool
+    model: Any = None
+    has_kept: bool = True
+
+
+def _planned(task: Task, options: RunOptions) -> _Facts:
+    """Returns what is known of the model before it is built."""
+    names = {name: None for own in vars(task.layers).values() for name in own}
+    layers = dataclasses.replace(task.layers, everything=tuple(names))
+    return _Facts(layers, bool(task.evaluated_local_layers(options)))
+
+
+def _of_methods(task: Task) -> set[str]:
+    """Returns the options that methods of a task read, and the task itself does not declare."""
+    names = {n for method in task.methods.values() for n in method.options.declarations()}
+    return names - {*task.own_options.declarations()}
+
+
+def _has_twin(task: Task, method: type[Method]) -> bool:
+    """Tells whether the task has the same method with fine-tuning."""
+    return f"{method.name}_finetuning" in task.methods
+
+
+def _idle_finetuning(task: Task, options: RunOptions) -> set[str]:
+    """Returns the options of fine-tuning if they are idle and one would compare by them.
+
+    A method and its twin with fine-tuning are compared by runs with the same flags, so these are
+    no mistake.
+    """
+    method = task.method(options)
+    known = {*FinetuningOptions.declarations()}
+    if task.is_finetuning_idle(options):
+        return known
+    is_read = bool(known & {*method.options.declarations()})
+    return known if _has_twin(task, method) and not is_read else set()
+
+
+def _idle(task: Task, options: RunOptions, names: Collection[str], facts: _Facts) -> list[str]:
+    """Returns those of some options that change nothing of what clients and the server do."""
+    candidates = {*_of_methods(task), *_OF_ROUNDS, *_of_pool(task, options)} & {*names}
+    work, read = _work(task, _probe(task, options), facts)
+
+    def is_idle(name: str) -> bool:
+        if name not in read:
+            return True
+        changed = False
+        for other in _others(options.declarations()[name], getattr(options, name)):
+            try:
+                probe = _probe(task, options.replace(**{name: other}))
+                if _work(task, probe, facts)[0] != work:
+                    return False
+                changed = True
+            except (UserError, ValueError):  # It contradicts another option, which is an effect.
+                continue
+        return changed
+
+    return [name for name in options.values() if name in candidates and is_idle(name)]
+
+
+def _work(task: Task, options: Any, facts: _Facts) -> tuple[list[Any], set[str]]:
+    """Returns what a run's clients and its server do, and the names of options that were read.
+
+    Args:
+        task: The task.
+        options: The options, a probe.
+        facts: What is known of the model.
+    """
+    method, model = task.method(options), facts.model
+    options._read.clear()
+    algorithm = method.build(options, facts.layers)
+    if not algorithm.trains:  # Its phases are a program's.
+        options._read.clear()
+    work: list[Any] = [method.local_layers(options, task.layers)]
+    work.append(method.finetuning(options, facts.layers))
+    if facts.has_local:
+        work.append(fed_recon.rebuilding(options))
+    if algorithm.personal:
+        phases = algorithm.phases if model is None else algorithm.personalization(model)
+        work.append(options.rebuild_copies(phases))
+    if algorithm.keeps and facts.has_kept:
+        work.append(getattr(options, "start", "kept"))
+    if not method.trains:
+        return work, options._read
+    if not method.is_federated:  # A single client has no other weight.
+        work.append(task.pool(options, _MANY))
+        algorithm = dataclasses.replace(algorithm, weighting="uniform")
+    else:
+        work.append(options.clients_per_round)
+    if not algorithm.keeps:
+        algorithm = dataclasses.replace(algorithm, max_local_update_norm=None)
+    work += [algorithm, *_server(options)]
+    work += [options.total_rounds, options.packing]
+    work += [options.rounds_per_eval, options.rounds_per_checkpoint]
+    return work, options._read
+
+
+def _server(options: Any) -> Iterator[Value]:
+    yield options.server_optimizer
+    yield options.server_learning_rate
+    yield options.decay_rounds
+    for name in SERVER_ARGUMENTS.get(options.server_optimizer, ()):
+        yield getattr(options, f"server_{name}")
+
+
+def _of_pool(task: Task, options: RunOptions) -> set[str]:
+    """Returns the task's options of a server's batches."""
+    probe = _probe(task, options)
+    task.pool(probe, _MANY)
+    return probe._read & {*task.own_options.declarations()}
+
+
+def _read_by_task(experiment: Experiment, source: Source) -> set[str]:
+    """Returns the options that a task reads where it splits the data and builds the model."""
+    task, sizes = experiment.task, SimpleNamespace(**experiment.task.sizes(experiment.data))
+    probe = _probe(task, experiment.options.for_split)
+    data = task.split(source, probe)
+    names = experiment.method.local_layers(experiment.options, task.layers)
+    model = task.build_model(sizes, probe, names)
+    task.evaluated_model(sizes, probe, model)
+    task.training_clients(model, data.train, probe)
+    return probe._read
+
+
+def _others(declared: Declaration, value: Value) -> Iterator[Value]:
+    """Yields other values of an option, its default among them."""
+    if declared.rule.choices:
+        found: list[Value] = [*declared.rule.choices]
+    elif declared.kind is bool:
+        found = [True, False]
+    elif declared.kind is str:
+        found = ["another"]
+    else:
+        number: Any = value[0] if isinstance(value, tuple) and value else value
+        number = number if isinstance(number, (int, float)) else 1
+        found = [declared.kind(number + step) for step in (1, 7, -1)] + [number / 2]
+    for other in [declared.default, *found]:
+        if declared.is_list and not isinstance(other, tuple):
+            other = (other,)
+        if other != value:
+            yield other
+
+
+def _probe(task: Task, options: RunOptions) -> Any:
+    """Returns settled options that note what is read, and describe optimizers in place of building.
+
+    `_read` are the names of the options that were read.
+    """
+    kind = _probe_of(_plain(type(options)))
+    probe = task.settle(kind(**options.values()))
+    object.__setattr__(probe, "_read", set())
+    return probe
+
+
+def _plain(cls: type[Options]) -> type[Options]:
+    return cls.__bases__[0] if cls.__dict__.get("is_probe") else cls
+
+
+@functools.lru_cache(maxsize=16)
+def _probe_of(cls: type[Options]) -> type[Options]:
+    declared = {*cls.declarations()}
+
+    def read(self: Any, name: str) -> Any:
+        if name in declared:
+            object.__getattribute__(self, "__dict__").get("_read", set()).add(name)
+        return object.__getattribute__(self, name)
+
+    def build(self: Any, prefix: str, **changes: Any) -> Any:
+        family = cls.families()[prefix]
+        if isinstance(family, OptimizerFamily):
+            return family.describe(self, **changes)
+        return tuple(getattr(self, name) for name in family.members)
+
+    body = {"__getattribute__": read, "build": build, "is_probe": True}
+    return type(cls.__name__, (cls,), {**body, "__module__": __name__})
+
+
+def _refusal(task: Task, options: RunOptions, name: str, facts: _Facts | None = None) -> UserError:
+    cause = facts and _cause(task, options, name, facts)
+    where = f"with --method={options.method}{f' and {cause}' if cause else ''}"
+    return options.idle(name, where=where)
+
+
+def _cause(task: Task, options: RunOptions, name: str, facts: _Facts) -> str:
+    """Returns the flag of another option, without which an option would have an effect; or none."""
+    for other, declared in options.declarations().items():
+        if other in ("method", name) or getattr(options, other) == declared.default:
+            continue
+        try:
+            without = task.settle(options.replace(**{other: declared.default}))
+            if not _idle(task, without, [name], facts):
+                return " ".join(declared.flags(getattr(options, other)))
+        except (UserError, ValueError):
+            continue
+    return ""
+
+
+def _warning(task: Task, options: RunOptions, name: str) -> str:
+    method = task.method(options)
+    value = " ".join(options.declarations()[name].flags(getattr(options, name)))
+    why = f"{method.name} does not fine-tune; {method.name}_finetuning does"
+    if task.is_finetuning_idle(options):
+        why = f"what {method.name} fine-tunes, no prediction of the same client reads"
+    return f"{value} has no effect: {why}"
