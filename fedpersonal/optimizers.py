@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
 from fedpersonal.errors import UserError, check_choice
@@ -152,92 +152,6 @@ class ConstrainedServer:
             for name, value in moved.items()
         )
         return state, collections.OrderedDict(constrained)
-
-
-class StatefulServer:
-    """A server's optimizer, with states of the server's beside what it steps.
-
-    Attributes:
-        optimizer: What steps the variables that are no states.
-        states: The names of states, which move by `client_share` times the mean of clients' changes
-            (SCAFFOLD's control variate).
-        client_share: The share of all clients that take part in a round.
-        remembers: Whether to each mean update the sum of all so far is added, each times that share
-            (FedDyn's h, divided by its alpha).
-    """
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        states: Collection[str],
-        client_share: float,
-        *,
-        remembers: bool,
-    ):
-        self.optimizer, self.states = optimizer, states
-        self.client_share, self.remembers = client_share, remembers
-
-    def initialize(self, specs: Specs) -> State:
-        """Returns the state before the first step, of values of these shapes, by name."""
-        import tensorflow as tf
-
-        moving = self._moving(specs)
-        inner = self.optimizer.initialize(moving)
-        if not self.remembers:
-            return inner
-        zeros = ((name, tf.zeros(spec.shape, spec.dtype)) for name, spec in moving.items())
-        return collections.OrderedDict(memory=collections.OrderedDict(zeros), optimizer=inner)
-
-    def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
-        """Returns the next state, and the values after a step."""
-        slopes, inner = self._moving(gradients), state
-        if self.remembers:
-            inner, memory = state["optimizer"], self._moving(state["memory"])
-            for name, slope in slopes.items():
-                memory[name] += self.client_share * slope
-                slopes[name] = slope + memory[name]
-        inner, moved = self.optimizer.next(inner, self._moving(weights), slopes)
-        if self.remembers:
-            inner = collections.OrderedDict(memory=memory, optimizer=inner)
-        states = {k: weights[k] - self.client_share * gradients[k] for k in self.states}
-        everything = {**moved, **states}
-        return inner, collections.OrderedDict((name, everything[name]) for name in weights)
-
-    def _moving(self, values: Mapping[str, Any]) -> collections.OrderedDict[str, Any]:
-        return collections.OrderedDict((k, v) for k, v in values.items() if k not in self.states)
-
-
-class ClusterServer:
-    """A server's optimizer that steps each of several clusters by the mean over its own clients.
-
-    Attributes:
-        optimizer: What steps the variables.
-        shares: The name of the variable of which each client sends the cluster that it has chosen,
-            1 and otherwise 0: its mean are the shares of clients that have chosen each.
-        clustered: The names of variables whose last axis are clusters.
-    """
-
-    def __init__(self, optimizer: Optimizer, shares: str, clustered: Collection[str]):
-        self.optimizer, self.shares, self.clustered = optimizer, shares, clustered
-
-    def initialize(self, specs: Specs) -> State:
-        """Returns the state before the first step, of values of these shapes, by name."""
-        return self.optimizer.initialize(self._moving(specs))
-
-    def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
-        """Returns the next state, and the values after a step."""
-        import tensorflow as tf
-
-        shares, slopes = weights[self.shares] - gradients[self.shares], self._moving(gradients)
-        for name in self.clustered:
-            # Of a cluster that nobody has chosen it is 0.
-            slopes[name] = tf.math.divide_no_nan(slopes[name], shares)
-        state, moved = self.optimizer.next(state, self._moving(weights), slopes)
-        everything = {**moved, self.shares: shares}
-        return state, collections.OrderedDict((name, everything[name]) for name in weights)
-
-    def _moving(self, values: Mapping[str, Any]) -> collections.OrderedDict[str, Any]:
-        return collections.OrderedDict((k, v) for k, v in values.items() if k != self.shares)
 
 
 # Options describe a schedule before anything slow is imported.

@@ -17,6 +17,7 @@ from fedpersonal.audit.subject import Round, Subject, Tap
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.federated.boundary import Crossing
+from fedpersonal.model.names import CLUSTER_SHARES
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.variables import VariableSpec, each_seed
 
@@ -269,7 +270,11 @@ def _expected_leaves(
         name: update * (1.0 if name in owned else expected.weight)
         for name, update in expected.updates.items()
     }
-    return {"weight": np.asarray(expected.weight), **expected.sums, **updates}
+    states = {
+        name: value * (expected.weight if name == CLUSTER_SHARES else 1.0)
+        for name, value in expected.states.items()
+    }
+    return {"weight": np.asarray(expected.weight), **expected.sums, **updates, **states}
 
 
 def _differences(

@@ -36,7 +36,8 @@ class Expected(NamedTuple):
     """What a round should come to.
 
     Attributes:
-        updates: Global variable's name to its initial minus its final value.
+        updates: Global variable's name to its initial minus its final value, but for states.
+        states: State's name to what moves it, as it is sent beside the updates.
         weight: The client's weight.
         sums: Metric name, and `loss`, to the sums of values and of weights, (2,); and the counts
             `num_examples` and `num_dropped_updates`.
@@ -45,6 +46,7 @@ class Expected(NamedTuple):
     """
 
     updates: dict[str, np.ndarray]
+    states: dict[str, np.ndarray]
     weight: float
     sums: dict[str, np.ndarray]
     local: dict[str, np.ndarray]
@@ -129,21 +131,41 @@ class Reference(PlainModel):
         updates = {
             name: value - self._variables[final[name]].numpy() for name, value in weights.items()
         }
+        states = self._states(algorithm, updates)
         is_uniform = algorithm.weighting == "uniform"
         weight = float(len(client.labels) > 0) if is_uniform else float(sums["loss"][1])
-        is_finite = _are_finite(updates) and bool(np.isfinite(sums["loss"][0]))
+        is_finite = _are_finite({**updates, **states}) and bool(np.isfinite(sums["loss"][0]))
         sums["num_dropped_updates"] = np.asarray(float(not is_finite))
         if not is_finite:
             nothing = {name: np.zeros_like(total) for name, total in sums.items()}
             sums = {**nothing, "num_dropped_updates": sums["num_dropped_updates"]}
-            updates = {name: np.zeros_like(value) for name, value in updates.items()}
-            return Expected(updates, 0.0, sums, before, start)
+            updates, states = (
+                {name: np.zeros_like(value) for name, value in values.items()}
+                for values in (updates, states)
+            )
+            return Expected(updates, states, 0.0, sums, before, start)
         changes = {name: value - start[name] for name, value in self._local_values().items()}
         if not _are_finite(changes):
             changes = {name: np.zeros_like(value) for name, value in changes.items()}
-        changes = _held(changes, algorithm.max_local_update_norm)
+        held = [v.name for v in self.model.local_variables if not v.is_state]
+        changes.update(
+            _held({name: changes[name] for name in held}, algorithm.max_local_update_norm)
+        )
         kept = {name: value + changes[name] for name, value in start.items()}
-        return Expected(_held(updates, algorithm.max_update_norm), weight, sums, before, kept)
+        updates = _held(updates, algorithm.max_update_norm)
+        return Expected(updates, states, weight, sums, before, kept)
+
+    def _states(
+        self, algorithm: Algorithm, updates: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Takes what is sent of states out of updates, and returns it."""
+        states = {v.name: -updates.pop(v.name) for v in self.model.global_variables if v.is_state}
+        if CLUSTER_SHARES in states:
+            states[CLUSTER_SHARES] = self._variables[CLUSTER_SHARES].numpy()
+        if algorithm.server_remembers:
+            for name in self.model.copies.values():
+                states[f"{SERVER_STATE}/{name}"] = -updates[name]
+        return states
 
     def _assign(self, algorithm: Algorithm, weights: Arrays, start: Arrays, client: Client) -> None:
         """Makes states of what was before the phases and after the last one."""

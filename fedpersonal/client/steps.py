@@ -52,6 +52,7 @@ from fedpersonal.methods.phases import (
     NeighboursPhase,
     Phase,
 )
+from fedpersonal.model.names import CLUSTER_SHARES, SERVER_STATE
 from fedpersonal.model.partition import PartitionedModel, Values
 
 # What follows a phase in a client's noise, in place of another step's number.
@@ -63,7 +64,10 @@ class ClientOutput(NamedTuple):
 
     Attributes:
         updates: Global variable's name to final - initial value, of shape (C, ...); of a lookup
-            table, of its touched rows: (C, R, ...).
+            table, of its touched rows: (C, R, ...). Of states there are none.
+        states: The server's states by name to what a client sends to move them, (C, ...), which no
+            bound changes: SCAFFOLD's change of its control variate, IFCA's choice, and for FedDyn
+            the update of each variable that the server remembers.
         weights: float32 (C,): weight in the average.
         num_examples: float32 (C,): examples processed in the last phase.
         metric_sums: Metric name, and `loss`, to float32 (C, 2): sums of those examples' values and
@@ -74,6 +78,7 @@ class ClientOutput(NamedTuple):
     """
 
     updates: Values
+    states: Values
     weights: tf.Tensor
     num_examples: tf.Tensor
     metric_sums: dict[str, tf.Tensor]
@@ -128,12 +133,22 @@ def client_output(
     values = assign_states(model, algorithm, start, values, examples)
     after = {**values.own, **sent_copies(model, values.own)}
     updates = {name: after.get(name, before[name]) - before[name] for name in before}
+    states = {v.name: updates.pop(v.name) for v in model.global_variables if v.is_state}
+    if CLUSTER_SHARES in states:
+        states[CLUSTER_SHARES] = after[CLUSTER_SHARES]
+    if algorithm.server_remembers:
+        states.update((f"{SERVER_STATE}/{k}", updates[k]) for k in model.copies.values())
+    every = [*updates.values(), *states.values()]
     finite = tf.reduce_all(
-        [_all_finite(u) for u in updates.values()] + [tf.math.is_finite(sums["loss"][:, 0])], axis=0
+        [_all_finite(u) for u in every] + [tf.math.is_finite(sums["loss"][:, 0])], axis=0
     )
     if algorithm.max_update_norm is not None:
         updates = _clip(updates, algorithm.max_update_norm)
-    local = bound_local_values(algorithm, start.own, {name: values.own[name] for name in start.own})
+    local = {name: values.own[name] for name in start.own}
+    # A bound on changes is for weights: states follow from what the server has heard.
+    held = {v.name for v in model.local_variables if not v.is_state}
+    bounded = [{k: v for k, v in of.items() if k in held} for of in (start.own, local)]
+    local.update(bound_local_values(algorithm, *bounded))
     sane = tf.reduce_all([finite, *map(_all_finite, local.values())], axis=0)
     keep = tf.cast(finite, tf.float32)
     # A stack may be filled up with clients that do not exist.
@@ -141,6 +156,7 @@ def client_output(
     weights = sums["loss"][:, 1] if algorithm.weighting == "num_examples" else exists
     return ClientOutput(
         updates={k: where_client(finite, u, tf.zeros_like(u)) for k, u in updates.items()},
+        states={k: where_client(finite, s, tf.zeros_like(s)) for k, s in states.items()},
         weights=weights * keep,
         num_examples=num_examples * keep,
         metric_sums={k: tf.where(finite[:, tf.newaxis], s, 0.0) for k, s in sums.items()},

@@ -28,6 +28,7 @@ from fedpersonal.federated.inlining import (
 )
 from fedpersonal.federated.server import (
     Averaging,
+    Mean,
     Server,
     State,
     Summary,
@@ -36,9 +37,9 @@ from fedpersonal.federated.server import (
     sum_updates,
     summing_server,
 )
+from fedpersonal.federated.states import StatefulServer, sum_states
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.model.partition import PartitionedModel, Values
-from fedpersonal.optimizers import Optimizer
 from fedpersonal.tff import stock
 
 Aggregator = Union[stock.WeightedAggregationFactory, stock.UnweightedAggregationFactory]
@@ -54,8 +55,7 @@ def _aggregation_of(
                 f"aggregator {type(aggregator).__name__} ignores weights; the algorithm must then "
                 f"have weighting='uniform', not {algorithm.weighting!r}."
             )
-        is_private = isinstance(aggregator, stock.DifferentiallyPrivateFactory)
-        if is_private and model.owned:
+        if _is_private(aggregator) and model.owned:
             raise UserError(
                 f"each row of {sorted(model.owned)} belongs to one client and is summed beside the "
                 f"aggregator: {type(aggregator).__name__} would not clip it."
@@ -81,7 +81,7 @@ def _aggregation_of(
 def folding_server(
     model: PartitionedModel,
     algorithm: Algorithm,
-    optimizer: Optimizer,
+    optimizer: StatefulServer,
     aggregator: Aggregator,
     *,
     seed: int,
@@ -98,9 +98,20 @@ def folding_server(
             influence where there are owned tables.
     """
     shared, owned = (
-        [v for v in model.global_variables if (v.name in model.owned) is is_owned]
+        [
+            v
+            for v in model.global_variables
+            if (v.name in model.owned) is is_owned and not v.is_state
+        ]
         for is_owned in (False, True)
     )
+    is_private = _is_private(aggregator)
+    if is_private and optimizer.sent:
+        raise UserError(
+            f"{algorithm.name} sends {', '.join(v.name for v in optimizer.sent)} beside the "
+            f"aggregator, and {type(aggregator).__name__}, which is private, would not hide it; "
+            "take fp.DifferentialPrivacy, or a method without states of the server."
+        )
     fields = [(v.name, (np.float32, list(v.shape))) for v in shared]
     value_type = tff.to_type(collections.OrderedDict(fields))
     aggregation = _aggregation_of(model, algorithm, aggregator, value_type)
@@ -132,8 +143,14 @@ def folding_server(
                 (0, *zero()),
                 parallel_iterations=1,
             )
-            sums = sum_updates(model, owned, start, examples.rows, output)
-            return sent(folded, collections.OrderedDict(owned=sums, metrics=sum_metrics(output)))
+            sums = collections.OrderedDict(
+                owned=sum_updates(model, owned, start, examples.rows, output),
+                states=sum_states(optimizer.sent, output),
+                metrics=sum_metrics(output),
+            )
+            if not is_private:
+                sums["weight"] = tf.reduce_sum(output.weights)
+            return sent(folded, sums)
 
         def merged(one: Any, other: Any) -> collections.OrderedDict:
             folded = merge(*leaves(one["folded"]), *leaves(other["folded"]))
@@ -146,11 +163,12 @@ def folding_server(
             parts["folded"], form.zero(), form.merge, form.merge, form.report
         )
         sums = tff.federated_sum(parts["sums"])
+        names = [name for name, _ in tff.iter_elements(sums.type_signature.member)]
         return tff.federated_zip(
-            collections.OrderedDict(folded=folded, owned=sums["owned"], metrics=sums["metrics"])
+            collections.OrderedDict(folded=folded, **{name: sums[name] for name in names})
         )
 
-    def average(state: Any, sums: Any, round_number: tf.Tensor) -> tuple[Any, Any, Any]:
+    def average(state: Any, sums: Any, round_number: tf.Tensor) -> Mean:
         del round_number
         results = iter(update(*leaves(state), *leaves(sums["folded"])))
         new_state = replaced(state, [next(results) for _ in leaves(state)])
@@ -158,8 +176,12 @@ def folding_server(
         mean, measurements = pack(made_type, results)
         measured = named_scalars(made_type[1], measurements)
         every = {**mean, **sums["owned"]}
-        ordered = collections.OrderedDict((v.name, every[v.name]) for v in model.global_variables)
-        return ordered, new_state, {"aggregator": measured} if measured else {}
+        ordered = collections.OrderedDict((name, every[name]) for name in optimizer.weights)
+        # Of nobody an aggregator may make no mean.
+        finite = [tf.reduce_all(tf.math.is_finite(value)) for value in ordered.values()]
+        counts = tf.reduce_all([*finite, True if is_private else sums["weight"] > 0])
+        metrics = {"aggregator": measured} if measured else {}
+        return Mean(ordered, new_state, metrics, sums["states"], {}, counts)
 
     averaging = Averaging((), average, add_up, skips=True)
     server = summing_server(model, optimizer, seed=seed, averaging=averaging)
@@ -173,6 +195,15 @@ def folding_server(
     # Of what `work` returns the rest is for secure sums.
     folding = Folding(form.zero.type_signature.result, form.work.type_signature.result[0])
     return Server(initialize, server.finish, summary, broadcast, broadcast_type, folding)
+
+
+def _is_private(aggregator: Any, depth: int = 8) -> bool:
+    """Tells whether an aggregator, or one that it calls, is to hide clients by noise."""
+    if isinstance(aggregator, stock.DifferentiallyPrivateFactory):
+        return True
+    parts = vars(aggregator).values() if depth and hasattr(aggregator, "__dict__") else ()
+    factories = (stock.WeightedAggregationFactory, stock.UnweightedAggregationFactory)
+    return any(_is_private(part, depth - 1) for part in parts if isinstance(part, factories))
 
 
 def _take_apart(aggregation: stock.AggregationProcess, value_type: tff.Type) -> stock.MapReduceForm:

@@ -3,6 +3,8 @@
 Each client's whole update is clipped to a norm, updates are summed, Gaussian noise is added, and
 the sum is divided by the clients expected in a round, which is no secret (McMahan et al., "Learning
 differentially private recurrent language models", 2018). What a shard sends is its clients' sum.
+What clients send of the server's states (SCAFFOLD) is a second sum, with a bound and noise of its
+own. What FedDyn's server remembers follows from the noisy sum of updates, and costs nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,18 +20,20 @@ import tensorflow as tf
 
 from fedpersonal import tff
 from fedpersonal.client.steps import ClientOutput, squared_norms
-from fedpersonal.client.values import Examples
+from fedpersonal.client.values import Examples, align
 from fedpersonal.errors import UserError, check_choice
 from fedpersonal.federated.server import (
     Averaging,
+    Mean,
     Server,
     Summary,
     sum_clients,
     summing_server,
 )
+from fedpersonal.federated.states import StatefulServer, sum_states
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.model.partition import PartitionedModel, Values
-from fedpersonal.optimizers import Optimizer
+from fedpersonal.model.variables import VariableSpec
 
 CLIPPINGS = ("adaptive", "fixed")
 NOISES = ("seeded", "secret")
@@ -61,6 +66,10 @@ class DifferentialPrivacy:
             power of -1.1.
         expected_clients: Clients that a round has on average, by which the sum is divided; None for
             the `clients_per_round` of the `Trainer`.
+        state_clip_norm: Bound on the Euclidean norm of what a client sends of the server's states,
+            all together, for a method that has some (`scaffold`). Their sum gets noise of its own:
+            both sums then have the square root of 2 times the noise, and are together one Gaussian
+            mechanism of `noise_multiplier`.
 
     Examples:
         With `model` and `clients` of `Trainer`'s example:
@@ -80,6 +89,7 @@ class DifferentialPrivacy:
     noise: str = "seeded"
     delta: float | None = None
     expected_clients: float | None = None
+    state_clip_norm: float | None = None
 
     def __post_init__(self):
         check_choice("DifferentialPrivacy", "clipping", self.clipping, CLIPPINGS)
@@ -89,6 +99,7 @@ class DifferentialPrivacy:
             "clip_norm": 0 < self.clip_norm < math.inf,
             "target_quantile": 0 <= self.target_quantile <= 1,
             "expected_clients": self.expected_clients is None or self.expected_clients > 0,
+            "state_clip_norm": self.state_clip_norm is None or 0 < self.state_clip_norm < math.inf,
         }
         for name, is_right in is_in_range.items():
             if not is_right:
@@ -118,17 +129,22 @@ class DifferentialPrivacy:
         """Standard deviation of the noise on the sum of updates, as a multiple of the bound.
 
         Both the sum and the count are released, the count with a sensitivity of 1/2; together they
-        are one Gaussian mechanism of `noise_multiplier` (Andrew et al., theorem 1).
+        are one Gaussian mechanism of `noise_multiplier` (Andrew et al., theorem 1). So is a sum of
+        states, with as much noise in units of its bound.
         """
-        if self.clipping == "fixed" or not self.noise_multiplier:
-            return self.noise_multiplier
-        return (self.noise_multiplier**-2 - (2 * self.count_noise) ** -2) ** -0.5
+        if not self.noise_multiplier:
+            return 0.0
+        precision = self.noise_multiplier**-2
+        if self.clipping == "adaptive":
+            precision -= (2 * self.count_noise) ** -2
+        sums = 1 if self.state_clip_norm is None else 2
+        return (precision / sums) ** -0.5
 
 
 def private_server(
     model: PartitionedModel,
     algorithm: Algorithm,
-    optimizer: Optimizer,
+    optimizer: StatefulServer,
     privacy: DifferentialPrivacy,
     *,
     seed: int,
@@ -154,6 +170,16 @@ def private_server(
     expected = privacy.expected_clients
     if expected is None:
         raise UserError("DifferentialPrivacy: expected_clients is missing.")
+    if optimizer.sent and privacy.state_clip_norm is None:
+        raise UserError(
+            f"{algorithm.name} sends changes of the server's states, which need a bound of their "
+            "own: give DifferentialPrivacy(state_clip_norm=...), or take a method without."
+        )
+    if privacy.state_clip_norm is not None and not optimizer.sent:
+        raise UserError(
+            f"DifferentialPrivacy: state_clip_norm={privacy.state_clip_norm} has no effect, since "
+            f"clients of {algorithm.name} send no states: leave it out."
+        )
     is_adaptive = privacy.clipping == "adaptive"
     first = collections.OrderedDict(clip_norm=np.float32(privacy.clip_norm)) if is_adaptive else ()
     base = [seed, _NOISE]
@@ -166,25 +192,34 @@ def private_server(
         bound = received["clip_norm"] if is_adaptive else tf.constant(privacy.clip_norm)
 
         def of(examples: Examples, output: ClientOutput) -> collections.OrderedDict:
-            return _sum_clipped(model, start, examples, output, bound, with_count=is_adaptive)
+            sums = _sum_clipped(model, start, examples, output, bound, with_count=is_adaptive)
+            if optimizer.sent:
+                sums["states"] = _sum_clipped_states(optimizer.sent, examples, output, privacy)
+            return sums
 
         return Summary(of)
 
-    def average(state: Any, sums: Any, round_number: tf.Tensor) -> tuple[Any, Any, Any]:
+    def average(state: Any, sums: Any, round_number: tf.Tensor) -> Mean:
         draw = _Normals(base, round_number)
         bound = state["clip_norm"] if is_adaptive else privacy.clip_norm
         multiplier = privacy.update_noise_multiplier
-        deviation = multiplier * bound if multiplier else 0.0
-        mean = collections.OrderedDict(
-            (name, (total + draw(total.shape, deviation)) / expected)
-            for name, total in sums["updates"].items()
-        )
+
+        def noisy(totals: Values, bound: Any) -> collections.OrderedDict:
+            deviation = multiplier * bound if multiplier else 0.0
+            return collections.OrderedDict(
+                (name, total + draw(total.shape, deviation)) for name, total in totals.items()
+            )
+
+        updates = noisy(sums["updates"], bound)
+        states = noisy(sums.get("states", {}), privacy.state_clip_norm)
+        mean = collections.OrderedDict((name, sum_ / expected) for name, sum_ in updates.items())
         if not is_adaptive:
-            return mean, (), {}
+            return Mean(mean, (), {}, states, updates, None)
         excess = sums["excess_within"] + draw([], privacy.count_noise)
         within = tf.clip_by_value(excess / expected + 0.5, 0.0, 1.0)
         factor = tf.exp(-_CLIPPING_RATE * (within - privacy.target_quantile))
-        return mean, collections.OrderedDict(clip_norm=bound * factor), {"clip_norm": bound}
+        following = collections.OrderedDict(clip_norm=bound * factor)
+        return Mean(mean, following, {"clip_norm": bound}, states, updates, None)
 
     server = summing_server(model, optimizer, seed=seed, averaging=Averaging(first, average))
     server = server._replace(summary=summary)
@@ -220,6 +255,21 @@ def _sum_clipped(
         within = tf.cast(norms <= bound, tf.float32)
         sums["excess_within"] = tf.reduce_sum(exists * (within - 0.5))
     return sums
+
+
+def _sum_clipped_states(
+    sent: Sequence[VariableSpec],
+    examples: Examples,
+    output: ClientOutput,
+    privacy: DifferentialPrivacy,
+) -> collections.OrderedDict:
+    """Sums what a shard's clients send of states, each client's clipped."""
+    norms = tf.sqrt(squared_norms({v.name: output.states[v.name] for v in sent}))
+    bound = privacy.state_clip_norm
+    # As in `_sum_clipped`.
+    scales = examples.exists * tf.math.divide_no_nan(bound, tf.maximum(norms, bound))
+    clipped = {k: s * align(scales, s.shape.rank) for k, s in output.states.items()}
+    return sum_states(sent, output._replace(states=clipped))
 
 
 class _Normals:

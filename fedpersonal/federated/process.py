@@ -27,20 +27,14 @@ from fedpersonal.federated.inlining import keras_computation
 from fedpersonal.federated.packing import as_examples, by_name
 from fedpersonal.federated.privacy import DifferentialPrivacy, private_server
 from fedpersonal.federated.server import Server, State, Weights, summing_server, train_and_sum
+from fedpersonal.federated.states import StatefulServer, has_shares
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.phases import RidgePhase
 from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.mixing import check_rows_are_independent, find_mixing
-from fedpersonal.model.names import CLUSTER_SHARES
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.variables import projections
-from fedpersonal.optimizers import (
-    AnyOptimizer,
-    ClusterServer,
-    ConstrainedServer,
-    StatefulServer,
-    as_server_optimizer,
-)
+from fedpersonal.optimizers import AnyOptimizer, ConstrainedServer, as_server_optimizer
 
 if TYPE_CHECKING:
     from fedpersonal.federated.aggregators import Aggregator
@@ -103,7 +97,7 @@ def build_process(
     server_optimizer: AnyOptimizer,
     aggregator: Aggregator | None = None,
     privacy: DifferentialPrivacy | None = None,
-    client_share: float = 1.0,
+    num_clients: int | None = None,
     seed: int = 0,
     secret_seed: int | None = None,
 ) -> Process:
@@ -121,8 +115,8 @@ def build_process(
         aggregator: A factory of `tff.aggregators`, weighted or not; None for the weighted mean.
             Its work is done client by client, and takes longer than for the mean.
         privacy: What hides each client's part in the global variables; None for nothing.
-        client_share: The share of all clients that take part in a round, of which algorithms with
-            states of the server make use.
+        num_clients: The number of all clients that may take part, by which states of the server
+            move: it is needed where there are any.
         seed: Seed of the global variables' initial values, of local ones in each round, and of
             seeded noise.
         secret_seed: What secret noise follows from; None without.
@@ -137,23 +131,24 @@ def build_process(
             or the privacy does not fit the algorithm.
     """
     check_fit(model, algorithm)
-    server_optimizer = as_server_optimizer(server_optimizer)
+    sums_each = algorithm.weighting == "uniform" and algorithm.max_update_norm is None
+    stepping = as_server_optimizer(server_optimizer)
     constraints = projections(model.global_variables)
     if constraints:
-        server_optimizer = ConstrainedServer(server_optimizer, constraints)
-    if model.server_states or algorithm.server_remembers:
-        remembers = algorithm.server_remembers
-        server_optimizer = StatefulServer(
-            server_optimizer, model.server_states, client_share, remembers=remembers
+        stepping = ConstrainedServer(stepping, constraints)
+    optimizer = StatefulServer(
+        stepping,
+        model,
+        algorithm,
+        num_clients=num_clients,
+        # Of noisy sums anything may be made: a further sum would cost further noise.
+        sums_updates=privacy is not None or (aggregator is None and sums_each),
+    )
+    if has_shares(model) and privacy is not None:
+        raise UserError(
+            f"{algorithm.name} divides by how many clients have chosen a model, which noise "
+            "hides: with differential privacy, take mean_over='cohort'."
         )
-    if algorithm.choice and algorithm.choice.mean_over == "cluster":
-        if privacy is not None:
-            raise UserError(
-                f"{algorithm.name} divides by how many clients have chosen a model, which noise "
-                "hides: with differential privacy, take mean_over='cohort'."
-            )
-        shared = model.clustered - model.owned
-        server_optimizer = ClusterServer(server_optimizer, CLUSTER_SHARES, shared)
     find_mixing(model.base, training=True)  # It refuses what nobody means.
     if execution.packing == "pooled":
         check_rows_are_independent(model.base, training=True)
@@ -161,14 +156,14 @@ def build_process(
         if aggregator is not None:
             raise UserError("differential privacy takes no aggregator: it is one.")
         server = private_server(
-            model, algorithm, server_optimizer, privacy, seed=seed, secret_seed=secret_seed
+            model, algorithm, optimizer, privacy, seed=seed, secret_seed=secret_seed
         )
     elif aggregator is None:
-        server = summing_server(model, server_optimizer, seed=seed)
+        server = summing_server(model, optimizer, seed=seed)
     else:
         from fedpersonal.federated.aggregators import folding_server  # It takes TFF itself.
 
-        server = folding_server(model, algorithm, server_optimizer, aggregator, seed=seed)
+        server = folding_server(model, algorithm, optimizer, aggregator, seed=seed)
     work = _shard_work(model, algorithm, execution, server, seed)
     shards_type = tff.FederatedType(shard_type(model, algorithm, execution), tff.CLIENTS)
 

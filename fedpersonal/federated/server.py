@@ -15,10 +15,10 @@ from fedpersonal.client.pooled import train_in_turn
 from fedpersonal.client.steps import ClientOutput, train_clients
 from fedpersonal.client.values import Examples, align, starting_values, with_rows
 from fedpersonal.federated.boundary import Folding
+from fedpersonal.federated.states import StatefulServer, sum_states
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.variables import VariableSpec
-from fedpersonal.optimizers import Optimizer
 
 
 class Weights(NamedTuple):
@@ -60,11 +60,13 @@ class Summary(NamedTuple):
     is_weighted_sum: bool = False
 
 
-def weighted_sum(model: PartitionedModel, start: Values) -> Summary:
+def weighted_sum(
+    model: PartitionedModel, start: Values, sent: Sequence[VariableSpec] = ()
+) -> Summary:
     """Returns the usual summary, `sum_clients`; `start` are the global variables."""
     return Summary(
-        lambda examples, output: sum_clients(model, start, examples.rows, output),
-        is_weighted_sum=True,
+        lambda examples, output: sum_clients(model, start, examples.rows, output, sent),
+        is_weighted_sum=not sent,
     )
 
 
@@ -96,19 +98,38 @@ class Server(NamedTuple):
         return self.initialize.type_signature.result.member
 
 
+class Mean(NamedTuple):
+    """The mean of clients' updates, and what comes with it.
+
+    Attributes:
+        of: Weight's name to the mean.
+        state: The averaging's next state.
+        metrics: Metrics by name.
+        states: State's name to the sum of what clients have sent to move it.
+        updates: Weight's name to the sum of updates; empty where that is not known.
+        counts: Whether anybody's update counts, bool; None where the server must not know.
+    """
+
+    of: collections.OrderedDict
+    state: Any
+    metrics: Mapping[str, Any]
+    states: Values
+    updates: Values
+    counts: tf.Tensor | None
+
+
 class Averaging(NamedTuple):
     """How a server makes of sums the mean of its clients' updates.
 
     Attributes:
         first: Its first state, arrays.
-        of: Maps its state, the sums and the round's number, from 0 on, to the mean by name, the
-            next state, and metrics.
+        of: Maps its state, the sums and the round's number, from 0 on, to the mean.
         add_up: Adds up what shards send, inside a federated computation.
-        skips: Whether a mean that is not finite leaves the server where it is.
+        skips: Whether a mean may be no number where no update counts.
     """
 
     first: Any
-    of: Callable[[Any, Any, tf.Tensor], tuple[collections.OrderedDict, Any, Mapping[str, Any]]]
+    of: Callable[[Any, Any, tf.Tensor], Mean]
     add_up: Callable[[Any], Any] = tff.federated_sum
     skips: bool = False
 
@@ -116,7 +137,7 @@ class Averaging(NamedTuple):
 def _weighted_mean(model: PartitionedModel) -> Averaging:
     """Returns the mean weighted by `sums["weight"]`; of owned tables the sum."""
 
-    def of(state: Any, sums: Any, round_number: tf.Tensor) -> tuple:
+    def of(state: Any, sums: Any, round_number: tf.Tensor) -> Mean:
         del state, round_number
         mean = collections.OrderedDict(sums["updates"])
         # Of nobody it is 0. `divide_no_nan` takes several times longer.
@@ -125,14 +146,14 @@ def _weighted_mean(model: PartitionedModel) -> Averaging:
         for name, total in sums["updates"].items():
             if name not in model.owned:
                 mean[name] = total / divisor
-        return mean, (), {}
+        return Mean(mean, (), {}, sums.get("states", {}), sums["updates"], weight > 0)
 
     return Averaging((), of)
 
 
 def summing_server(
     model: PartitionedModel,
-    optimizer: Optimizer,
+    optimizer: StatefulServer,
     *,
     seed: int,
     averaging: Averaging | None = None,
@@ -162,29 +183,28 @@ def summing_server(
         def update(state, sums):
             weights = state.global_model_weights.trainable
             number = state.client_work
-            mean, averaging_state, measured = averaging.of(state.aggregator, sums, number)
-            moved = optimizer.next(state.finalizer, weights, mean)
-            if averaging.skips:
-                moved = _where_finite(mean, moved, (state.finalizer, weights))
-            optimizer_state, weights = moved
-            new_state = State(Weights(weights), number + 1, averaging_state, optimizer_state)
+            mean = averaging.of(state.aggregator, sums, number)
+            optimizer_state, weights = optimizer.next(
+                state.finalizer,
+                weights,
+                mean.of,
+                mean.states,
+                updates=mean.updates,
+                counts=mean.counts,
+                skips=averaging.skips,
+            )
+            new_state = State(Weights(weights), number + 1, mean.state, optimizer_state)
             metrics = finalized_metrics(model, sums["metrics"])
-            metrics.update(measured)
+            metrics.update(mean.metrics)
             return new_state, metrics
 
         return tff.federated_map(update, (state, sums))
 
     def summary(start: Values, received: None) -> Summary:
         del received
-        return weighted_sum(model, start)
+        return weighted_sum(model, start, optimizer.sent)
 
     return Server(initialize, finish, summary)
-
-
-def _where_finite(mean: Values, new: Any, old: Any) -> Any:
-    """Returns new tensors where a mean is finite, else the old ones."""
-    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in mean.values()])
-    return tf.nest.map_structure(lambda one, other: tf.where(finite, one, other), new, old)
 
 
 def finalized_metrics(model: PartitionedModel, sums: Mapping[str, Any]) -> collections.OrderedDict:
@@ -258,15 +278,22 @@ def _first_if_finite(condition: tf.Tensor, first: Callable[[], Any], second: Cal
 
 
 def sum_clients(
-    model: PartitionedModel, start: Values, rows: Mapping[str, tf.Tensor], output: ClientOutput
+    model: PartitionedModel,
+    start: Values,
+    rows: Mapping[str, tf.Tensor],
+    output: ClientOutput,
+    sent: Sequence[VariableSpec] = (),
 ) -> collections.OrderedDict:
     """Sums over a shard's clients: weighted updates as whole variables, weights and metrics.
 
-    `rows` are those of lookup tables that each client touches, int32 (C, R).
+    `rows` are those of lookup tables that each client touches, int32 (C, R). What is `sent` of
+    states is summed apart.
     """
+    moving = [v for v in model.global_variables if not v.is_state]
     return collections.OrderedDict(
-        updates=sum_updates(model, model.global_variables, start, rows, output),
+        updates=sum_updates(model, moving, start, rows, output),
         weight=tf.reduce_sum(output.weights),
+        **({"states": sum_states(sent, output)} if sent else {}),
         metrics=sum_metrics(output),
     )
 

@@ -52,8 +52,8 @@ class PersonalCopies:
             at 0 (FedRoD). `state`: it predicts with what the server sends; copies start at 0, and
             correct gradients (SCAFFOLD). What a client sends follows from its state, too.
         has_server_state: Whether the server has such a state, too, which starts at 0 and is sent;
-            clients assign it, and the mean of their changes, times the share of clients that take
-            part in a round, moves it.
+            clients assign it, and the sum of their changes, over the number of all clients that
+            may take part, moves it.
         blends: Whether a `BlendPhase` brings copies nearer to what the server sent (FedALA).
         mixing: Where alpha starts, if a client mixes its copies with what the server sent, alpha *
             copy + (1 - alpha) * shared (APFL). Alpha is a local variable, too, `personal_mixing`,
@@ -124,13 +124,14 @@ class Algorithm:
             the client, from round to round.
         weighting: Weight of a client's update: `num_examples` of the last phase, or `uniform`.
         max_update_norm: Bound on the Euclidean norm of a client's whole update, which is scaled
-            down to it; None for no bound.
+            down to it; None for no bound. States are no part of the update.
         max_local_update_norm: The same of what a round changes in the local variables that a client
-            keeps.
+            keeps, but for states.
         personal: The copies of global variables that a client has for itself, or None.
         assignments: What is made of states after the phases, all of it from what they were before.
-        server_remembers: Whether the server adds to each mean update the sum of all so far, each
-            times the share of clients that took part (FedDyn).
+        server_remembers: Whether the server adds to each mean update the sum of all clients'
+            updates so far over the number of all clients, of variables with a personal state
+            (FedDyn).
         trains: Whether there are rounds. Where there are none, nothing is ever sent: the phases are
             what a client does with the initial weights before it predicts.
 
@@ -179,6 +180,10 @@ class Algorithm:
         has["server"] = bool(own and own.has_server_state)
         if any(isinstance(phase, BlendPhase) for phase in self.phases) and not (own and own.blends):
             raise ValueError(f"Algorithm {self.name!r}: a BlendPhase needs PersonalCopies(blends).")
+        if self.server_remembers and not has["personal"]:
+            raise ValueError(
+                f"Algorithm {self.name!r}: server_remembers needs PersonalCopies(role='state')."
+            )
         asked = [term for phase in self.phases for term in getattr(phase, "corrections", {})]
         for one in self.assignments:
             asked += [one.of, *(term for term in one.terms if term in has)]

@@ -32,7 +32,7 @@ _OF_ROUNDS = (
 _MANY = 10**6  # Clients of a pool, so that each option of it shows.
 
 
-def check_declared(task: Task, options: RunOptions, typed: Collection[str]) -> list[str]:
+def check_declared(task: Task, options: Any, typed: Collection[str]) -> list[str]:
     """Refuses options of other methods; reads no data.
 
     Args:
@@ -265,8 +265,18 @@ def _probe(task: Task, options: RunOptions) -> Any:
     return probe
 
 
-def _plain(cls: type[Options]) -> type[Options]:
+def _plain(cls: Any) -> Any:
     return cls.__bases__[0] if cls.__dict__.get("is_probe") else cls
+
+
+class _Description(tuple):
+    """The values that make an optimizer, in place of one: phases take it, and nothing runs it."""
+
+    def initialize(self, specs: Any) -> Any:
+        """Is never called."""
+        raise AssertionError("a description of an optimizer has no steps")
+
+    next = initialize
 
 
 @functools.lru_cache(maxsize=16)
@@ -281,7 +291,8 @@ def _probe_of(cls: type[Options]) -> type[Options]:
     def build(self: Any, prefix: str, **changes: Any) -> Any:
         family = cls.families()[prefix]
         if isinstance(family, OptimizerFamily):
-            return family.describe(self, **changes)
+            described = family.describe(self, **changes)
+            return None if described is None else _Description(described)
         return tuple(getattr(self, name) for name in family.members)
 
     body = {"__getattribute__": read, "build": build, "is_probe": True}

@@ -190,7 +190,7 @@ class Trainer:
             algorithm=algorithm,
             execution=self._execution,
             server_optimizer=server_optimizer,
-            client_share=min(1.0, self._draw.clients_per_round / self._draw.num_clients),
+            num_clients=self._draw.num_clients,
             seed=seed,
         )
         self._given = {

@@ -22,12 +22,12 @@ from fedpersonal.data.clients import ClientDataset
 from fedpersonal.federated.privacy import DifferentialPrivacy
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.phases import GradientPhase, NeighboursPhase
-from fedpersonal.model.names import CLUSTER_SHARES, MIXING
+from fedpersonal.model.names import CLUSTER_SHARES, MIXING, SERVER_STATE
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.runtime.context import make_stock_context
 from fedpersonal.tff.optimizers import build_sgdm
 
-SHARE = 0.4  # Of all clients, as processes are told.
+NUM_CLIENTS = 8  # That may take part, as processes are told.
 SERVER = build_sgdm(0.9)
 
 
@@ -94,18 +94,20 @@ def plain_rounds(case):
         model, case.algorithm, batch_size=case.batch_size, seed=5, shuffle=case.shuffle
     )
     weights = {k: np.asarray(v) for k, v in model.initial_global_values(seed=5).items()}
-    mean_of = _mean_of(case, model, weights)
-    states = {*model.server_states, CLUSTER_SHARES}
-    moving = [name for name in weights if name not in states]
+    bookkeeping = {*model.server_states, CLUSTER_SHARES}
+    moving = [name for name in weights if name not in bookkeeping]
+    mean_of = _mean_of(case, model, {name: weights[name] for name in moving})
     optimizer_state = case.server.initialize(
         collections.OrderedDict(
             (k, tf.TensorSpec(weights[k].shape, weights[k].dtype)) for k in moving
         )
     )
-    memory = {name: np.zeros_like(weights[name]) for name in moving}
+    copied = model.copies.values() if case.algorithm.server_remembers else ()
+    memory = {name: np.zeros_like(weights[name]) for name in copied}
     kept, found = {}, []
     for number, indices in enumerate(case.cohorts()):
-        sent, sums = [], collections.Counter()
+        weights, sent = dict(weights), []
+        states, sums = collections.Counter(), collections.Counter()
         for index in map(int, indices):
             client = client_of(model, dataset, index)
             local = kept.get(index) if case.algorithm.keeps else None
@@ -115,26 +117,33 @@ def plain_rounds(case):
             kept[index] = expected.kept
             if len(client.labels):
                 sent.append((expected.updates, expected.weight))
+                for name, value in expected.states.items():
+                    share = expected.weight if name == CLUSTER_SHARES else 1 / NUM_CLIENTS
+                    states[name] = states[name] + share * value
             for name, value in expected.sums.items():
                 sums[name] = sums[name] + value
         mean, measured = mean_of(sent)
-        # Of nobody an aggregator of TFF's may make no mean: its server then stays where it is.
-        if all(np.isfinite(value).all() for value in mean.values()):
-            steps = dict(mean)
-            if case.algorithm.server_remembers:
-                memory = {name: value + SHARE * mean[name] for name, value in memory.items()}
-                steps = {name: mean[name] + value for name, value in memory.items()}
-            chosen = {k: v - mean[k] for k, v in weights.items() if k == CLUSTER_SHARES}
-            for name in model.clustered - model.owned if chosen else ():
-                shares = chosen[CLUSTER_SHARES]
-                steps[name] = mean[name] / np.where(np.abs(shares) < 1e-5, np.inf, shares)
+        for name, change in states.items() if case.privacy is None else ():
+            if name in model.server_states:
+                weights[name] = np.float32(weights[name] + change)
+        if case.algorithm.server_remembers and case.privacy is None:
+            moved = {name: states[f"{SERVER_STATE}/{name}"] for name in memory if sent}
+            memory.update((name, memory[name] - value) for name, value in moved.items())
+        is_reported = any(weight for _, weight in sent) or case.privacy is not None
+        # A server that nobody reports to stays where it is; so it does without a mean.
+        if is_reported and all(np.isfinite(value).all() for value in mean.values()):
+            steps = {name: mean[name] + memory.get(name, 0.0) for name in moving}
+            if CLUSTER_SHARES in states:
+                shares = states[CLUSTER_SHARES] / states[CLUSTER_SHARES].sum()
+                weights[CLUSTER_SHARES] = np.float32(shares)
+                for name in model.clustered - model.owned:
+                    steps[name] = mean[name] / np.where(shares, shares, np.inf)
             tensors = [
-                collections.OrderedDict((k, tf.constant(values[k])) for k in moving)
+                collections.OrderedDict((k, tf.constant(values[k], tf.float32)) for k in moving)
                 for values in (weights, steps)
             ]
             optimizer_state, moved = case.server.next(optimizer_state, *tensors)
-            states = {k: weights[k] - SHARE * mean[k] for k in model.server_states}
-            weights = {k: np.asarray({**moved, **states, **chosen}[k]) for k in weights}
+            weights = {k: np.asarray(moved.get(k, value)) for k, value in weights.items()}
         metrics = {**_finalized(model, sums), **measured}
         found.append(Round(weights, metrics, dict(kept) if case.algorithm.keeps else {}))
     return found

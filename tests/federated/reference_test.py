@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from plain_rounds import SHARE, Case, Round, plain_rounds, prepared, tffs_rounds
+from plain_rounds import NUM_CLIENTS, Case, Round, plain_rounds, prepared, tffs_rounds
 from round_models import BROKEN
 
 from fedpersonal.client import pooled_batches
@@ -251,6 +251,15 @@ CASES = {
         "owned users", ifca(**WORK, mean_over="cohort", weighting="uniform"), "pooled"
     ),
     "ifca, aggregated": Case("noisy", ifca(**WORK), aggregator=FACTORIES["mean"]),
+    **{
+        f"{name}, bounded": Case(
+            "table", make(**WORK, max_update_norm=0.2), packing, clients_per_shard=3
+        )
+        for name, make, packing in (
+            ("scaffold", scaffold, "stacked"), ("fed_dyn", fed_dyn, "pooled"),
+            ("ifca", ifca, "stacked"),
+        )
+    },
     "ifca, noiseless": Case(
         "table", ifca(**WORK, mean_over="cohort", weighting="uniform"),
         privacy=private(clipping="fixed"),
@@ -366,7 +375,7 @@ def computed_rounds(case):
         server_optimizer=case.server,
         aggregator=case.aggregator() if case.aggregator else None,
         privacy=case.privacy,
-        client_share=SHARE,
+        num_clients=NUM_CLIENTS,
         seed=5,
     )
     has_rows = case.packing == "stacked" or case.aggregator or case.privacy
