@@ -6,8 +6,9 @@ the server sent, and then moves g by -alpha times the distance. The server adds 
 clients' models -h / alpha, where h sums up, over rounds, -alpha times the distances over the number
 of all clients.
 
-Departures: the mean is weighted by examples unless `weighting` is `uniform`. Rows of tables that
-are one client's each have no g.
+Departures: the mean is weighted by examples unless `weighting` is `uniform`. `max_update_norm`
+bounds the update of the model, and not what moves g and h. Rows of tables that are one client's
+each have no g.
 """
 
 from __future__ import annotations

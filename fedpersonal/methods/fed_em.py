@@ -13,7 +13,8 @@ paper once a round, by the old one. In a text, each word has its own. A client t
 steps of pi, in the paper one a round. One that has kept no pi starts from equal shares, and takes
 as many before it predicts; in the authors' code it goes on from one evaluation to the next. What a
 model adds to the loss, such as a penalty, is the mean over the models, whatever pi is. It is for
-labels that are classes and a cross-entropy: a loss of numbers is refused.
+labels that are classes and a cross-entropy: a loss of numbers is refused. `max_update_norm` bounds
+the update of all models together.
 """
 
 from __future__ import annotations

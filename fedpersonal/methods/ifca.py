@@ -8,7 +8,8 @@ paper's model averaging, each model becomes the mean of what its clients have ma
 who took part; who has chosen which is then told by nothing but which changes are 0. Before it
 predicts, a client chooses; one that has no data predicts with the first model.
 
-Departures: the mean is weighted by examples unless `weighting` is `uniform`. In gradient averaging,
+Departures: the mean is weighted by examples unless `weighting` is `uniform`. `max_update_norm`
+bounds the update of the chosen model, and not the choice that is sent. In gradient averaging,
 a change may be that of several local steps. Models start at one draw each, where some of the
 paper's experiments try several starts and take the best. No layers are shared by all models; in a
 program, `fp.ChoicePhase` takes the names of those that are not.

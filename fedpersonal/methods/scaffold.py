@@ -6,7 +6,8 @@ the server's control variate minus the client's, which both estimate a mean grad
 c_i + (x - y_i) / (K * rate) - c after K steps from x to y_i, and sends the change of it beside that
 of the model; the server's c moves by the mean change times the share of clients that take part.
 
-Departures: the mean is weighted as that of updates, by examples unless `weighting` is `uniform`.
+Departures: the mean of models is weighted by examples unless `weighting` is `uniform`; c is the
+mean of all clients' c_i in either case. `max_update_norm` bounds the update of the model alone.
 Rows of tables that are one client's each have no control variate.
 """
 
