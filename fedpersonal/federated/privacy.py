@@ -211,7 +211,9 @@ def private_server(
             )
 
         updates = noisy(sums["updates"], bound)
-        states = noisy(sums.get("states", {}), privacy.state_clip_norm)
+        states: Values = {}
+        if "states" in sums:
+            states = noisy(sums["states"], privacy.state_clip_norm)
         mean = collections.OrderedDict((name, sum_ / expected) for name, sum_ in updates.items())
         if not is_adaptive:
             return Mean(mean, (), {}, states, updates, None)
