@@ -11,6 +11,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
+import numpy as np
+
 from fedpersonal.errors import UserError, check_choice
 from fedpersonal.options import Family, option
 
@@ -98,8 +100,7 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
         taken["weight_decay"] = options.pop("weight_decay") or 0.0
     elif kind == "Adagrad":
         taken["initial_preconditioner_value"] = options.pop("initial_accumulator_value")
-    is_of_keras = type(optimizer).__module__.partition(".")[0] in ("keras", "tf_keras")
-    if kind not in _BUILDERS or not is_of_keras:
+    if kind not in _BUILDERS:
         raise UserError(
             f"Keras optimizer {kind} has no counterpart that takes the same steps. Give SGD, Adam, "
             "AdamW, Adagrad, or one of tff.learning.optimizers."
@@ -113,7 +114,8 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
     if used:
         listed = ", ".join(f"{key}={value}" for key, value in used.items())
         raise UserError(f"Keras optimizer {kind}: {listed} has no counterpart here; leave it out.")
-    return _built(kind, learning_rate=float(rate), **taken)
+    # Keras holds 0.2 in float32, and returns 0.20000000298; descriptions show the former.
+    return _built(kind, learning_rate=float(str(np.float32(rate))), **taken)
 
 
 _BUILDERS = {

@@ -119,7 +119,7 @@ def test_tffs_own_pass():
             "learning rate that changes.*ScheduledOptimizer",
         ),
         (lambda: KERAS.legacy.SGD(lambda: 0.1), "learning rate that changes"),
-        (lambda: type("SGD", (KERAS.SGD,), {})(0.1), "SGD has no counterpart"),
+        (lambda: type("SGD", (KERAS.SGD,), {})(0.1), "SGD is an optimizer of your own"),
         (lambda: 0.1, "0.1 is no optimizer"),
         (lambda: "sgd", "'sgd' is no optimizer"),
     ],

@@ -197,13 +197,21 @@ def folding_server(
     return Server(initialize, server.finish, summary, broadcast, broadcast_type, folding)
 
 
-def _is_private(aggregator: Any, depth: int = 8) -> bool:
+def _is_private(aggregator: Any) -> bool:
     """Tells whether an aggregator, or one that it calls, is to hide clients by noise."""
-    if isinstance(aggregator, stock.DifferentiallyPrivateFactory):
-        return True
-    parts = vars(aggregator).values() if depth and hasattr(aggregator, "__dict__") else ()
     factories = (stock.WeightedAggregationFactory, stock.UnweightedAggregationFactory)
-    return any(_is_private(part, depth - 1) for part in parts if isinstance(part, factories))
+    waiting, seen = [aggregator], set()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, stock.DifferentiallyPrivateFactory):
+            return True
+        if id(one) in seen or not isinstance(one, factories):
+            continue
+        seen.add(id(one))
+        # TFF's factories have those that they call as attributes, or their methods enclose them.
+        cells = getattr(type(one).create, "__closure__", None) or ()
+        waiting += [*getattr(one, "__dict__", {}).values(), *(cell.cell_contents for cell in cells)]
+    return False
 
 
 def _take_apart(aggregation: stock.AggregationProcess, value_type: tff.Type) -> stock.MapReduceForm:

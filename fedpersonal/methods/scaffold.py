@@ -4,7 +4,7 @@ Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Lea
 (arXiv 1910.06378), Algorithm 1, option II: to the gradient of each local step, c - c_i is added,
 the server's control variate minus the client's, which both estimate a mean gradient. Client i keeps
 c_i + (x - y_i) / (K * rate) - c after K steps from x to y_i, and sends the change of it beside that
-of the model; the server's c moves by the mean change times the share of clients that take part.
+of the model; the server's c moves by the sum of changes over the number of all clients.
 
 Departures: the mean of models is weighted by examples unless `weighting` is `uniform`; c is the
 mean of all clients' c_i in either case. `max_update_norm` bounds the update of the model alone.

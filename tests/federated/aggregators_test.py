@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from fedpersonal.errors import UserError
 from fedpersonal.federated.cohort import Execution, make_cohort
 from fedpersonal.federated.privacy import DifferentialPrivacy
 from fedpersonal.federated.process import build_process
 from fedpersonal.methods.fed_avg import fed_avg
+from fedpersonal.methods.fed_dyn import fed_dyn
 from fedpersonal.methods.fed_recon import fed_recon
+from fedpersonal.methods.ifca import ifca
+from fedpersonal.methods.scaffold import scaffold
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.factorization import matrix_factorization
 
@@ -86,3 +90,14 @@ def test_owned_rows_would_escape_their_bound(options, said):
     algorithm = fed_avg(client_optimizer=SGD, weighting="uniform")
     with pytest.raises(UserError, match=f"user_embedding.*{said}"):
         process_of(model, algorithm, **options)
+
+
+@pytest.mark.parametrize("make", [scaffold, fed_dyn, ifca])
+def test_states_would_escape_a_private_aggregator(make):
+    x = tf.keras.Input([2], name="x")
+    linear = PartitionedModel(lambda: tf.keras.Model(x, tf.keras.layers.Dense(1)(x)))
+    algorithm = make(client_optimizer=SGD, weighting="uniform")
+    private = SUMS.DifferentiallyPrivateFactory.gaussian_fixed(0.0, 3.0, 0.2)
+    for aggregator in (private, SUMS.clipping_factory(1.0, private)):
+        with pytest.raises(UserError, match=f"{algorithm.name} sends .* would not hide it"):
+            process_of(algorithm.prepare(linear), algorithm, aggregator=aggregator, num_clients=5)

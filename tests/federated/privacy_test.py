@@ -15,6 +15,8 @@ from fedpersonal.federated.process import build_process
 from fedpersonal.methods.fed_avg import fed_avg
 from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.ifca import ifca
+from fedpersonal.methods.scaffold import scaffold
+from fedpersonal.model.names import SERVER_STATE
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.factorization import matrix_factorization
 from fedpersonal.runs.folder import derived
@@ -132,6 +134,24 @@ def test_noise_has_its_deviation_and_is_never_used_twice(ratings):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
+def test_states_get_noise_by_their_own_bound(linear):
+    """Of a round without clients, both sums are noise alone."""
+    algorithm = scaffold(client_optimizer=SGD, weighting="uniform")
+    privacy = private(clip_norm=0.3, clipping="fixed", noise_multiplier=2.0, state_clip_norm=6.0)
+    process = build_process(
+        algorithm.prepare(linear), algorithm, execution=ALONE, server_optimizer=SERVER,
+        privacy=privacy, num_clients=8,
+    )  # fmt: skip
+    state, drawn = process.initialize(), {False: [], True: []}
+    for _ in range(200):
+        before, state = state, process.next(state, []).state
+        for name, value in state.global_model_weights.trainable.items():
+            change = np.ravel(value - before.global_model_weights.trainable[name])
+            drawn[name.startswith(SERVER_STATE)].extend(change)
+    for is_state, unit in ((False, 0.3 / EXPECTED), (True, 6.0 / 8)):
+        assert np.std(drawn[is_state]) == pytest.approx(2.0 * math.sqrt(2) * unit, rel=0.15)
+
+
 def test_adaptive_clipping_pays_for_its_count(model, ratings):
     """The sum's noise and the count's are together one mechanism of the multiplier asked for."""
     for multiplier, expected in ((1.0, 100.0), (2.0, 8.0)):
@@ -139,6 +159,10 @@ def test_adaptive_clipping_pays_for_its_count(model, ratings):
         both = privacy.update_noise_multiplier**-2 + (2 * privacy.count_noise) ** -2
         assert both**-0.5 == pytest.approx(multiplier)
         assert privacy.count_noise == max(expected / 20, multiplier)
+        both = private(
+            noise_multiplier=multiplier, expected_clients=expected, state_clip_norm=3.0
+        ).update_noise_multiplier
+        assert (2 * both**-2 + (2 * privacy.count_noise) ** -2) ** -0.5 == pytest.approx(multiplier)
     tffs = pytest.importorskip("tensorflow_federated")
     theirs = tffs.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive(1.0, 100.0)
     query = theirs._query._numerator
@@ -159,15 +183,22 @@ def test_adaptive_clipping_pays_for_its_count(model, ratings):
         ({"algorithm": ifca(client_optimizer=SGD)}, "take mean_over='cohort'"),
         ({"privacy": DifferentialPrivacy(1.0)}, "expected_clients is missing"),
         ({"privacy": private(noise="secret")}, "needs a secret_seed"),
+        (
+            {"algorithm": scaffold(client_optimizer=SGD, weighting="uniform")},
+            "scaffold sends changes of the server's states.*state_clip_norm",
+        ),
+        ({"privacy": private(state_clip_norm=1.0)}, "state_clip_norm=1.0 has no effect"),
     ],
-    ids=["weighting", "aggregator", "clusters", "expected", "secret"],
+    ids=["weighting", "aggregator", "clusters", "expected", "secret", "states", "no states"],
 )
 def test_what_does_not_fit_is_named(model, change, said):
     options = {"algorithm": REBUILT, "privacy": private(), **change}
     algorithm = options.pop("algorithm")
     model = algorithm.prepare(model)
     with pytest.raises(UserError, match=said):
-        build_process(model, algorithm, execution=STACKED, server_optimizer=SERVER, **options)
+        build_process(
+            model, algorithm, execution=STACKED, server_optimizer=SERVER, num_clients=9, **options
+        )
 
 
 @pytest.mark.parametrize(
@@ -176,6 +207,7 @@ def test_what_does_not_fit_is_named(model, change, said):
         {"noise_multiplier": -1.0},
         {"noise_multiplier": math.nan},
         {"clip_norm": 0.0},
+        {"state_clip_norm": 0.0},
         {"target_quantile": 1.5},
         {"target_quantile": 0.4, "clipping": "fixed"},
         {"expected_clients": 0.0},
