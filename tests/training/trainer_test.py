@@ -212,8 +212,9 @@ def test_a_run_goes_on_with_what_it_was_trained_with_alone(model, dense_model, d
     ready = model.given_builder()
     metrics = ["RootMeanSquaredError"]
     started = fp.PartitionedModel(ready, local_layers=["own"], loss="mse", metrics=metrics)
+    rate = r"algorithm.phases\[0\].optimizer.numbers.learning_rate"
     others = {
-        r"optimizer.numbers.learning_rate was 0.2 and is now 0.1": {"rate": 0.1},
+        f"{rate} was 0.2 and is now 0.1": {"rate": 0.1},
         "algorithm.weighting was .num_examples. and is now .uniform": {"weighting": "uniform"},
         "server_optimizer.numbers.learning_rate was 1.0 and is now 0.5": {"server_optimizer": slow},
         "initial_local_values was .* and is now": {"model": started},
