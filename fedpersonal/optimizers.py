@@ -132,7 +132,9 @@ def _built(kind: str, **options: Any) -> Optimizer:
 
 
 class ConstrainedServer:
-    """A server's optimizer that applies constraints to variables after each step.
+    """A server's optimizer that applies constraints to variables after each step that moves them.
+
+    A round without clients leaves initial values alone that break a constraint, as Keras does.
 
     Attributes:
         optimizer: What steps the variables.
@@ -148,12 +150,14 @@ class ConstrainedServer:
 
     def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
         """Returns the next state, and the values after a step."""
+        import tensorflow as tf
+
         state, moved = self.optimizer.next(state, weights, gradients)
-        constrained = (
-            (name, self.constraints[name](value) if name in self.constraints else value)
-            for name, value in moved.items()
-        )
-        return state, collections.OrderedDict(constrained)
+        constrained = collections.OrderedDict(moved)
+        for name, constraint in self.constraints.items():
+            is_moved = tf.reduce_any(moved[name] != weights[name])
+            constrained[name] = tf.where(is_moved, constraint(moved[name]), moved[name])
+        return state, constrained
 
 
 # Options describe a schedule before anything slow is imported.

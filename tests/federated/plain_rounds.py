@@ -143,6 +143,10 @@ def plain_rounds(case):
                 for values in (weights, steps)
             ]
             optimizer_state, moved = case.server.next(optimizer_state, *tensors)
+            for variable in model.global_variables:
+                name, constraint = variable.name, variable.constraint
+                if constraint and (np.asarray(moved[name]) != weights[name]).any():
+                    moved[name] = constraint(moved[name])
             weights = {k: np.asarray(moved.get(k, value)) for k, value in weights.items()}
         metrics = {**_finalized(model, sums), **measured}
         found.append(Round(weights, metrics, dict(kept) if case.algorithm.keeps else {}))

@@ -306,6 +306,18 @@ CASES = {
     "shared sentences, pooled": Case(
         "shared sentences", fed_avg(client_optimizer=ADAM, local_epochs=2), "pooled"
     ),
+    "constrained, kept": Case("constrained, own head", KEPT, clients_per_shard=3),
+    "constrained, one step": Case(
+        "constrained", fed_avg(client_optimizer=FAST), "pooled", batch_size=16
+    ),
+    "constrained copies": Case(
+        "constrained", ditto(**WORK, local_optimizer=FAST, pull=0.7), "pooled"
+    ),
+    "constrained clusters": Case("constrained", ifca(**WORK)),
+    "constrained, ahead": Case(
+        "constrained", pfedme(**WORK, inner_optimizer=FAST, inner_steps=3, envelope=2.0)
+    ),
+    "constrained, corrected": Case("constrained", scaffold(**WORK), clients_per_shard=3),
     "noisy, stacked": Case("noisy, own head", recon()),
     "noisy, one gradient": Case(
         "noisy", fed_avg(client_optimizer=SGD), "pooled", batch_size=16

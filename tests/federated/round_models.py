@@ -127,6 +127,13 @@ def build_table():
     return tf.keras.Model({"item": item}, head)
 
 
+def build_constrained():
+    x = tf.keras.Input([2], name="x")
+    hidden = KERAS.Dense(3, "tanh", kernel_constraint="unit_norm", name="body")(x)
+    head = KERAS.Dense(1, kernel_constraint="non_neg", bias_constraint="max_norm", name="head")
+    return tf.keras.Model({"x": x}, head(hidden))
+
+
 def build_noisy():
     x = tf.keras.Input([2], name="x")
     hidden = KERAS.Dense(4, name="body")(KERAS.Dropout(0.3)(x))
@@ -270,6 +277,8 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "table": (build_table, {"lookups": {"table": "item"}}),
     "table, own head": (build_table, {"local_layers": ["own"], "lookups": {"table": "item"}}),
+    "constrained": (build_constrained, {}),
+    "constrained, own head": (build_constrained, {"local_layers": ["head"]}),
     "noisy": (build_noisy, {}),
     "noisy, own head": (build_noisy, {"local_layers": ["head"]}),
     "mixing layers": (
