@@ -69,10 +69,20 @@ def recurrent():
     return tf.keras.Model({"x": x}, LAYERS.Dense(1)(hidden))
 
 
-def test_layers_draw_by_examples_seeds():
-    model = PartitionedModel(recurrent)
+def augmented():
+    x = tf.keras.Input([6, 6, 2], name="x")
+    images = LAYERS.RandomTranslation(0.4, 0.4)(LAYERS.RandomFlip()(x))
+    images = LAYERS.RandomZoom(0.4)(LAYERS.RandomRotation(0.4)(images))
+    images = LAYERS.RandomBrightness(0.4, (0, 1))(LAYERS.RandomContrast(0.4)(images))
+    return tf.keras.Model({"x": x}, LAYERS.Dense(1)(LAYERS.Flatten()(images)))
+
+
+@pytest.mark.parametrize("build", [recurrent, augmented])
+def test_layers_draw_by_examples_seeds(build):
+    model = PartitionedModel(build)
     assert model.draws_noise and not PartitionedModel(plain).draws_noise
-    x = tf.constant(np.random.default_rng(0).normal(size=[3, 4, 2]), tf.float32)
+    shape = [3, *model.input_spec["x"].shape[1:]]
+    x = tf.constant(np.random.default_rng(0).uniform(size=shape), tf.float32)
 
     @tf.function(autograph=False)
     def output(x, noise, training):
@@ -89,6 +99,31 @@ def test_layers_draw_by_examples_seeds():
     same = tf.repeat(x[:1], 3, axis=0)
     assert len(np.unique(output(same, seeds, True))) == 3
     assert len(np.unique(np.round(output(same, seeds, False), 5))) == 1
+
+
+@pytest.mark.parametrize("mode", ["horizontal", "vertical"])
+def test_a_flip_turns_half_of_the_images(mode):
+    layer, images = LAYERS.RandomFlip(mode), np.random.default_rng(0).normal(size=[400, 4, 4, 1])
+    NoiseDraws(seeds_of(*range(400))).give_to(tf.keras.Sequential([layer]))
+    found = layer(tf.constant(images, tf.float32), training=True).numpy()
+    turned = images[:, :, ::-1] if mode == "horizontal" else images[:, ::-1]
+    is_turned = np.isclose(found, turned).all((1, 2, 3))
+    assert (is_turned | np.isclose(found, images).all((1, 2, 3))).all()
+    assert is_turned.mean() == pytest.approx(0.5, abs=0.08)
+
+
+def test_contrast_is_tensorflows_of_each_images_factor():
+    layer, images = (
+        LAYERS.RandomContrast((0.5, 0.9)),
+        np.random.default_rng(0).uniform(1, 9, [9, 4, 4, 2]),
+    )
+    images = tf.constant(images, tf.float32)
+    NoiseDraws(seeds_of(*range(9))).give_to(tf.keras.Sequential([layer]))
+    factors = NoiseDraws(seeds_of(*range(9))).random_uniform([9, 1, 1, 1], 0.5, 1.9)
+    expected = [tf.image.adjust_contrast(i, f) for i, f in zip(images, tf.reshape(factors, [-1]))]
+    found = layer(images, training=True)
+    np.testing.assert_allclose(found, np.clip(expected, 0, 255), rtol=1e-5, atol=1e-5)
+    assert len(np.unique(factors)) == 9
 
 
 def plain():
