@@ -26,6 +26,7 @@ from fedpersonal.methods.furl import furl
 from fedpersonal.methods.method import Layers, methods
 from fedpersonal.methods.phases import GradientPhase, RidgePhase
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.model.personal import PersonalModel
 from fedpersonal.optimizers import LinearDecay, ScheduledOptimizer
 from fedpersonal.tff.optimizers import build_adam, build_adamw, build_sgdm
 
@@ -42,6 +43,21 @@ def _model():
         return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="head")(hidden))
 
     return PartitionedModel(build_model, local_layers=["head/bias"])
+
+
+def constrained():
+    x = tf.keras.Input([3], name="x")
+    head = tf.keras.layers.Dense(1, kernel_constraint="non_neg", name="head")
+    return tf.keras.Model({"x": x}, head(x))
+
+
+def test_steps_without_a_gradient_keep_no_constraint():
+    model = PartitionedModel(constrained, local_layers=["head"])
+    check_phases(model, [GradientPhase("all", "all", SGD)])
+    with pytest.raises(UserError, match="RidgePhase moves 'head/kernel', which has a constraint"):
+        check_phases(model, [RidgePhase("all", 1.0)])
+    with pytest.raises(UserError, match="'head/kernel' has a constraint of Keras, which an offset"):
+        PersonalModel(PartitionedModel(constrained), role="offset")
 
 
 def test_the_most_specific_optimizer_counts(model):

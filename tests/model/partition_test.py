@@ -205,6 +205,14 @@ def not_trained(make):
     return build_model
 
 
+def constrained_table():
+    word = tf.keras.Input([], dtype=tf.int32, name="word")
+    table = LAYERS.Embedding(4, 2, embeddings_constraint="unit_norm", name="table")
+    return tf.keras.Model({"word": word}, LAYERS.Dense(1)(table(word)))
+
+
+OUTER = LAYERS.Dense(1, name="outer")
+OUTER.build([None, 3])
 UNTRAINED = "not trained by gradient.*such as GroupNormalization"
 REFUSED = {
     "no model": (lambda: 3, {}, r"must return a tf\.keras\.Model, it returned 3"),
@@ -237,6 +245,16 @@ REFUSED = {
         two_towers,
         {"lookups": {"table": "word"}, "owned_tables": ["head"]},
         r"owned_tables \['head'\] are not among the lookups \['table'\]",
+    ),
+    "lookup under a constraint": (
+        constrained_table,
+        {"lookups": {"table": "word"}},
+        "lookup layer 'table' has a constraint, which Keras applies to all rows.*leave the layer",
+    ),
+    "layer of another place": (
+        lambda: tf.keras.Sequential([tf.keras.Input([3]), OUTER]),
+        {},
+        "variable 'kernel' was made before build_model was called",
     ),
     "chunks of no sequences": (
         dense(),
