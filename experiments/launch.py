@@ -135,11 +135,11 @@ def task_main(task: Task) -> Program:
         options, typed = option_flags.parse(task.options), option_flags.typed()
         runtime.check_runtime(str(options.values()["runtime"]))
         path = given.output_dir or f"results/{given.experiment_name or name}"
-        told = check_declared(task, options, typed)
+        idle = check_declared(task, options, typed)
         check_writable(path)
         source = task.read(options)
         print(source.summary(), flush=True)
-        for line in [*told, *task.warnings(source, options)]:
+        for line in [*idle, *task.warnings(source, options)]:
             print("warning:", line, file=sys.stderr, flush=True)
         # Mistakes in options and data have shown before TensorFlow is imported.
         with runtime.quick_imports(), startup.fewer_imports():

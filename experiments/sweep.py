@@ -97,18 +97,18 @@ def _check_read(task: Task, sweep: Sweep, typed: Collection[str]) -> list[str]:
     """Returns warnings of options; raises a `UserError` of one that no setting's method reads."""
     from fedpersonal.tasks.idle import check_declared
 
-    told: dict[str, None] = {}
+    warnings: dict[str, None] = {}
     refusals = []
     for trial in sweep.trials[: len(sweep.settings)]:
         try:
-            told.update(
+            warnings.update(
                 dict.fromkeys(check_declared(task, task.options(**trial.run.values), typed))
             )
         except UserError as error:
             refusals.append(error)
     if len(refusals) == len(sweep.settings):
         raise refusals[0]
-    return [*told]
+    return [*warnings]
 
 
 main = launch.Program(_main, _TASK.define)

@@ -117,10 +117,10 @@ def check_is_complete(table: pd.DataFrame, wanted: Sequence[Hashable]) -> None:
     counts = counts[counts > 0]
     if counts.empty:
         return
-    told = listed([f"{n!r} ({counted(int(count), 'rows')})" for n, count in counts.items()])
+    columns = listed([f"{n!r} ({counted(int(count), 'rows')})" for n, count in counts.items()])
     first = int(np.argmax(is_missing.any(axis=1).to_numpy())) + 1
     raise UserError(
-        f"values are missing or NaN in {told}, first in row {first} of {len(table):,}: leave these "
+        f"values are missing or NaN in {columns}, first in row {first} of {len(table):,}: leave these "
         f"rows out by table.dropna(subset={[*counts.index]}), or fill them by table.fillna(...)"
     )
 

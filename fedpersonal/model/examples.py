@@ -111,8 +111,8 @@ def check_features(model: PartitionedModel, features: Any) -> dict[str, np.ndarr
         raise UserError(f"{scalar[0]} is one value; give an array with a row an example.")
     counts = {key: len(column) for key, column in columns.items()}
     if len({*counts.values()}) > 1:
-        told = ", ".join(f"{key} has {counted(n, 'rows')}" for key, n in counts.items())
-        raise UserError(f"features must have a row an example each: {told}.")
+        unequal = ", ".join(f"{key} has {counted(n, 'rows')}" for key, n in counts.items())
+        raise UserError(f"features must have a row an example each: {unequal}.")
     _check_columns(model, columns, shown, lambda row: f"row {row}")
     return {
         name: columns[key].astype(model.input_spec[name].dtype.as_numpy_dtype, copy=False)

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import hashlib
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Union
 
 import numpy as np
@@ -37,8 +37,11 @@ from fedpersonal.model.unsupported import (
     check_draws,
     check_layers,
     check_methods,
+    check_operations,
     check_origins,
     check_output,
+    check_updates,
+    list_operations,
 )
 from fedpersonal.model.variables import (
     Created,
@@ -115,13 +118,6 @@ def check_is_numbers(what: str, spec: tf.TensorSpec) -> None:
 
 
 ModelBuilder = Callable[[], keras.Model]
-
-# Operations that draw from a state of TensorFlow's own, which no seed of a round reaches.
-_UNSEEDED_DRAWS = (
-    *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
-    *("ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2", "RandomShuffle"),
-    "Multinomial",
-)
 
 
 class Inspection(NamedTuple):
@@ -332,17 +328,16 @@ def _inspect(
         draws = NoiseDraws(fold(tf.zeros([1], tf.uint64), 0))
         draws.give_to(model)
         inputs = {k: tf.compat.v1.placeholder(s.dtype, s.shape) for k, s in specs.items()}
-        before = _list_operations(graph)
+        before = list_operations(graph)
         output = model(arrange_inputs(inputs, specs, takes), training=True)
-        _check_output(model, output)
-        check_output(output)
+        check_output(model, output)
         check_layers(model)
         check_origins(model, {variable.ref() for variable, _ in created})
-        _check_draws({*_list_operations(graph)} - {*before})
+        check_operations({*list_operations(graph)} - {*before})
         variables, keys, values = _list_variables(model, created)
         selections = find_row_selections(inputs, [v for v, _ in created])
     owned = {v.ref() for v in weights_of(model)}
-    _check_updates(model, assignments.updated.values(), owned)
+    check_updates(model, assignments.updated.values(), owned)
     names = [v.name for v in variables]
     if len(set(names)) != len(names):
         raise UserError(f"two variables share a name; name their layers apart: {names}.")
@@ -393,53 +388,6 @@ def build_once(build_model: ModelBuilder) -> tuple[keras.Model, list[Created]]:
 
 def _digest(variable: tf.Variable) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(variable.numpy()).tobytes()).digest()
-
-
-def _check_updates(
-    model: keras.Model, updated: Collection[tf.Variable], owned: Collection[object]
-) -> None:
-    """Raises a UserError if a model assigns to a variable that a gradient moves, or to a state."""
-    for variable in updated:
-        if variable.trainable or variable.ref() not in owned:
-            raise UserError(
-                f"the model {model.name!r} assigns to its variable {_name(variable)!r} when it is "
-                "called, which would be lost here (a stateful RNN, spectral normalisation, or a "
-                "counter does): build it without."
-            )
-
-
-def _check_output(model: keras.Model, output: object) -> None:
-    if tf.is_tensor(output):
-        return
-    names, listed = getattr(model, "output_names", None), "model.output"
-    if isinstance(output, Mapping):
-        names, listed = list(output), "list(model.output.values())"
-    raise UserError(
-        f"the model has several outputs, {names or output!r}; it needs one. Wrap it: "
-        f"tf.keras.Model(model.input, tf.keras.layers.Concatenate()({listed})), and have the loss "
-        "take them apart."
-    )
-
-
-def _list_operations(graph: tf.Graph) -> list[tuple[str, str]]:
-    """Returns type and name of all operations, those of functions, such as loops, included."""
-    definition = graph.as_graph_def()
-    found = [(node.op, node.name) for node in definition.node]
-    for function in definition.library.function:
-        prefix = function.signature.name
-        found += [(node.op, f"{prefix}/{node.name}") for node in function.node_def]
-    return found
-
-
-def _check_draws(added: set[tuple[str, str]]) -> None:
-    """Raises a UserError if an operation draws without a seed of ours."""
-    for kind, name in added:
-        if kind in _UNSEEDED_DRAWS:
-            raise UserError(
-                f"the model draws random numbers by itself ({kind} {name!r}), and would draw anew "
-                "in each run. Have a Keras layer draw them, such as Dropout or GaussianNoise, made "
-                "before the model is called: their draws follow the run's seed."
-            )
 
 
 def _list_variables(

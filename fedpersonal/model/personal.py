@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -174,27 +174,24 @@ def _copy_of(variable: VariableSpec, *, is_row: bool, is_state: bool) -> Variabl
 
 
 def _blend_of(copy: VariableSpec, name: str) -> VariableSpec:
-    ones = each_seed(lambda seed: tf.ones(copy.shape, copy.dtype))
-    return dataclasses.replace(
-        copy,
-        name=name,
-        layer=BLEND,
-        names=(name,),
-        initializer=ones,
-        is_state=True,
-        constraint=None,
-    )
+    return _state_like(copy, name, layer=BLEND, start=tf.ones)
 
 
 def _server_state_of(variable: VariableSpec) -> VariableSpec:
-    zeros = each_seed(lambda seed: tf.zeros(variable.shape, variable.dtype))
     name = f"{SERVER_STATE}/{variable.name}"
+    return _state_like(variable, name, layer=SERVER_STATE, start=tf.zeros)
+
+
+def _state_like(
+    variable: VariableSpec, name: str, *, layer: str, start: Callable[..., tf.Tensor]
+) -> VariableSpec:
+    """Returns a state in the shape of a variable, which assignments move, and no constraint."""
     return dataclasses.replace(
         variable,
         name=name,
-        layer=SERVER_STATE,
+        layer=layer,
         names=(name,),
-        initializer=zeros,
+        initializer=each_seed(lambda seed: start(variable.shape, variable.dtype)),
         is_state=True,
         constraint=None,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -20,6 +21,13 @@ _METHODS = (
 # Layers that draw once for all images of a batch, whosever they are.
 _DRAW_FOR_BATCH = tuple(
     getattr(keras.layers, name) for name in ("RandomCrop", "RandomHeight", "RandomWidth")
+)
+
+# Operations that draw from a state of TensorFlow's own, which no seed of a round reaches.
+_UNSEEDED_DRAWS = (
+    *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
+    *("ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2", "RandomShuffle"),
+    "Multinomial",
 )
 
 
@@ -62,8 +70,17 @@ def check_layers(model: keras.Model) -> None:
                 raise _not_float32(f"variable {_name(variable)!r}", variable.dtype.base_dtype)
 
 
-def check_output(output: tf.Tensor) -> None:
-    """Raises a UserError if a model's output is not float32."""
+def check_output(model: keras.Model, output: Any) -> None:
+    """Raises a UserError if a model has several outputs, or one that is not float32."""
+    if not tf.is_tensor(output):
+        names, listed = getattr(model, "output_names", None), "model.output"
+        if isinstance(output, Mapping):
+            names, listed = list(output), "list(model.output.values())"
+        raise UserError(
+            f"the model has several outputs, {names or output!r}; it needs one. Wrap it: "
+            f"tf.keras.Model(model.input, tf.keras.layers.Concatenate()({listed})), and have the "
+            "loss take them apart."
+        )
     if output.dtype != tf.float32:
         raise _not_float32("output", output.dtype)
 
@@ -86,6 +103,40 @@ def check_origins(model: keras.Model, created: Collection[object]) -> None:
                 f"variable {_name(variable)!r} was made before build_model was called, and would "
                 "be shared by all models that it builds: make its layer within build_model, or "
                 "give the built model itself."
+            )
+
+
+def check_updates(
+    model: keras.Model, updated: Collection[tf.Variable], owned: Collection[object]
+) -> None:
+    """Raises a UserError if a model assigns to a variable that a gradient moves, or to a state."""
+    for variable in updated:
+        if variable.trainable or variable.ref() not in owned:
+            raise UserError(
+                f"the model {model.name!r} assigns to its variable {_name(variable)!r} when it is "
+                "called, which would be lost here (a stateful RNN, spectral normalisation, or a "
+                "counter does): build it without."
+            )
+
+
+def list_operations(graph: tf.Graph) -> list[tuple[str, str]]:
+    """Returns type and name of all operations, those of functions, such as loops, included."""
+    definition = graph.as_graph_def()
+    found = [(node.op, node.name) for node in definition.node]
+    for function in definition.library.function:
+        prefix = function.signature.name
+        found += [(node.op, f"{prefix}/{node.name}") for node in function.node_def]
+    return found
+
+
+def check_operations(added: set[tuple[str, str]]) -> None:
+    """Raises a UserError if an operation draws without a seed of ours."""
+    for kind, name in added:
+        if kind in _UNSEEDED_DRAWS:
+            raise UserError(
+                f"the model draws random numbers by itself ({kind} {name!r}), and would draw anew "
+                "in each run. Have a Keras layer draw them, such as Dropout or GaussianNoise, made "
+                "before the model is called: their draws follow the run's seed."
             )
 
 
