@@ -120,8 +120,8 @@ def check_is_complete(table: pd.DataFrame, wanted: Sequence[Hashable]) -> None:
     columns = listed([f"{n!r} ({counted(int(count), 'rows')})" for n, count in counts.items()])
     first = int(np.argmax(is_missing.any(axis=1).to_numpy())) + 1
     raise UserError(
-        f"values are missing or NaN in {columns}, first in row {first} of {len(table):,}: leave these "
-        f"rows out by table.dropna(subset={[*counts.index]}), or fill them by table.fillna(...)"
+        f"values are missing or NaN in {columns}, first in row {first} of {len(table):,}: leave "
+        f"these rows out by table.dropna(subset={[*counts.index]}), or fill them by table.fillna(...)"
     )
 
 
