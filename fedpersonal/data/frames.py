@@ -121,7 +121,8 @@ def check_is_complete(table: pd.DataFrame, wanted: Sequence[Hashable]) -> None:
     first = int(np.argmax(is_missing.any(axis=1).to_numpy())) + 1
     raise UserError(
         f"values are missing or NaN in {columns}, first in row {first} of {len(table):,}: leave "
-        f"these rows out by table.dropna(subset={[*counts.index]}), or fill them by table.fillna(...)"
+        f"these rows out by table.dropna(subset={[*counts.index]}), or fill them by "
+        "table.fillna(...)"
     )
 
 

@@ -190,6 +190,11 @@ class RunRecord:
     @property
     def summary(self) -> dict[str, Any]:
         """What came of the run."""
+        summary = self._read_summary()
+        summary.pop(DIGESTS, None)
+        return summary
+
+    def _read_summary(self) -> dict[str, Any]:
         return read_json(self._existing(_SUMMARY, "its run has not ended"), checked=True)
 
     @property
@@ -221,7 +226,7 @@ class RunRecord:
             if known is not None:
                 yield tuple(known)
         if os.path.lexists(self.path / _SUMMARY):
-            summary = self.summary
+            summary = self._read_summary()
             known = _digests(summary).get(_METRICS)
             if known is not None:
                 yield summary["rounds"], known
@@ -249,7 +254,7 @@ class RunRecord:
         """The digest of `per_client.csv` in a summary of its round; None where there is none."""
         if not os.path.lexists(self.path / _SUMMARY):
             return None
-        summary = self.summary
+        summary = self._read_summary()
         # A program may evaluate its clients again after the run has gone on.
         with contextlib.suppress(KeyError, OSError, TypeError, ValueError, csv.Error):
             if summary["rounds"] != _of_clients(self.path / _CLIENTS):

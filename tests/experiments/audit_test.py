@@ -7,9 +7,9 @@ import json
 import pytest
 
 _FURL = ["--task=movielens", "--ratings_file=ratings.csv", "--embedding_dim=3"]
-_FURL += ["--audit_rounds=1", "--clients_per_round=4", "--nocompile"]
+_FURL += ["--audit_rounds=1", "--nocompile"]
 COMMANDS = {
-    "furl": [*_FURL, "--flagfile=own.flags", "--output=out/audit.json"],
+    "furl": [*_FURL, "--clients_per_round=4", "--flagfile=own.flags", "--output=out/audit.json"],
     "local_only": [*_FURL, "--method=local_only"],
 }
 

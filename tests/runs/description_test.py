@@ -154,7 +154,7 @@ def test_a_difference_is_named():
     sgd, faster = (fp.furl(client_optimizer=tf.keras.optimizers.SGD(r)) for r in (0.1, 0.2))
     ours, theirs = told({"algorithm": sgd}), told({"algorithm": faster})
     assert {n: (ours[n], theirs[n]) for n in ours if ours[n] != theirs[n]} == {
-        "algorithm.phases[0].optimizer.learning_rate": (0.1, 0.2)
+        "algorithm.phases[0].optimizer.numbers.learning_rate": (0.1, 0.2)
     }
     adam = told(fp.furl(client_optimizer=build_adam(0.1)))
     assert adam["phases[0].optimizer.step"].endswith("adam_step")

@@ -86,6 +86,7 @@ LOADED = {
     "metrics": lambda run: run.metrics,
     "metrics_digest": lambda run: run.metrics_digest(),
     "per_client": lambda run: run.per_client,
+    "per_client_digest": lambda run: run.per_client_digest,
     "summary": lambda run: run.summary["test"],
     "trained": lambda run: run.trained.round_number,
 }
