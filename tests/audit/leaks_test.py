@@ -227,7 +227,7 @@ def test_a_local_value_in_a_loss_that_the_model_adds(clients):
 
 def test_a_local_value_in_a_loss_beside_that_of_the_data(clients):
     def loss(labels, outputs):
-        return tf.square(labels - outputs[:, 0]) + 1e-3 * outputs[:, 1]
+        return tf.square(labels[:, 0] - outputs[:, 0]) + 1e-3 * outputs[:, 1]
 
     model = model_of(build_two_outputs(False), loss=loss, metrics=[])
     audit = trainer_of(clients, model=model).audit(rounds=1)

@@ -93,7 +93,7 @@ def test_clients_that_are_refused(model, dataset, execution):
     with pytest.raises(UserError, match="the cohort names client 'client2' 2 times, not once"):
         make_cohort(model, dataset, [2, 1, 2], execution=execution)
     numbers = np.array(range(5), object)
-    with pytest.raises(UserError, match="client_ids must be an array of numbers or of str"):
+    with pytest.raises(UserError, match="client_ids must be str, got 0 of dtype int64"):
         make_cohort(
             model, dataclasses.replace(dataset, client_ids=numbers), [3], execution=execution
         )

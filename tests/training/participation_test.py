@@ -11,6 +11,7 @@ import pytest
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError
 from fedpersonal.methods.phases import GradientPhase, RidgePhase
+from fedpersonal.tff.optimizers import build_sgdm
 from fedpersonal.training.clients import ClientSampler
 from fedpersonal.training.draw import Draw
 from fedpersonal.training.participation import (
@@ -20,6 +21,7 @@ from fedpersonal.training.participation import (
 )
 
 CLIENTS, WANTED, SEED = 60, 8, 5
+SGD = build_sgdm(0.1)
 COUNTS = np.random.default_rng(1).integers(0, 40, CLIENTS)
 WORK = 2 * COUNTS
 TRAIN = ClientDataset(
@@ -40,7 +42,7 @@ EVERYTHING = {
 
 # Two passes over its examples, one by one, are WORK.
 TWICE = SimpleNamespace(
-    keeps=True, name="twice", phases=[GradientPhase("global", "all", None, epochs=2)]
+    keeps=True, name="twice", phases=[GradientPhase("global", "all", SGD, epochs=2)]
 )
 
 
@@ -114,7 +116,7 @@ def by_hand(round_number, *, sampling="fixed", **asked):
 )
 def test_work_is_that_of_the_steps(part, options, expected):
     counts = np.array([11, 4, 0, 2])
-    phase = GradientPhase("global", part, None, **options)
+    phase = GradientPhase("global", part, SGD, **options)
     assert count_work([phase], counts, batch_size=3).tolist() == expected
     ridge = count_work([RidgePhase("support", l2=1.0), phase], counts, batch_size=3)
     assert (ridge - expected).tolist() == [6, 3, 0, 3]

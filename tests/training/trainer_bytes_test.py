@@ -25,8 +25,9 @@ from tensorflow_model_optimization.python.core.internal import (  # noqa: E402
 NUM_ITEMS, DIM = 2000, 11
 SIZE = NUM_ITEMS * DIM
 SGD = tf.keras.optimizers.SGD(0.3)
-# Sums of the loss and its weights, and how many examples and dropped updates there are.
-METRICS = 4 * (2 + 1 + 1)
+# Sums of the loss and its weights, how many examples and dropped updates there are, and the
+# client's weight, by which the server knows whether any update counts.
+METRICS = 4 * (2 + 1 + 1 + 1)
 # The table, and the round's number.
 DOWN = 4 * SIZE + 4
 

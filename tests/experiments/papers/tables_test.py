@@ -7,7 +7,9 @@ writes them anew, to be read before they are committed.
 
 from __future__ import annotations
 
+import csv
 import importlib
+import itertools
 import json
 import pathlib
 import sys
@@ -90,6 +92,14 @@ def report_of(patch, case, folder, ratings):
     return getattr(module, function)(Reproduction(folder, **asked))
 
 
+def assert_same_rows(written, expected):
+    """Compares CSV; the last digits of a mean depend on the processor."""
+    rows = [list(csv.reader(text.splitlines())) for text in (written, expected)]
+    assert [len(row) for row in rows[0]] == [len(row) for row in rows[1]]
+    for cell, kept in zip(*(itertools.chain(*of) for of in rows)):
+        assert cell == kept or float(cell) == pytest.approx(float(kept), rel=1e-9)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_page_is_the_one_that_is_kept(case, tmp_path, monkeypatch, request):
     data = CASES[case][2]
@@ -97,7 +107,7 @@ def test_a_page_is_the_one_that_is_kept(case, tmp_path, monkeypatch, request):
     page = report.write(tmp_path)
     assert page + "\n" == (GOLDEN / f"{case}.md").read_text(encoding="utf-8")
     written = (tmp_path / f"{report.name}.csv").read_text(encoding="utf-8")
-    assert written == (GOLDEN / f"{case}.csv").read_text(encoding="utf-8")
+    assert_same_rows(written, (GOLDEN / f"{case}.csv").read_text(encoding="utf-8"))
     tables = json.loads((tmp_path / f"{report.name}.json").read_text())["tables"]
     assert {*tables} == {line.partition(",")[0] for line in written.splitlines()[1:]}
     for picture in _PICTURES.get(case, ()):
