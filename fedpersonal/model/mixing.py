@@ -172,6 +172,7 @@ def _trials(
     shape = [_COUNT, *(size or places for size in spec.shape[1:])]
     bits = (random.integers(0, 2, shape).T ^ _BITS).T
     classes = output.shape[-1] if output.ndim > len(shape) else 2
+    others: np.ndarray
     if not spec.dtype.is_floating:
         others = random.integers(0, classes, shape)
     elif output.shape == tuple(shape):
