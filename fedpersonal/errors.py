@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -75,6 +76,18 @@ def counted(count: int, what: str) -> str:
     things, _, others = what.partition(" ")
     things = things[:-1] if count == 1 and things.endswith("s") else things
     return f"{count:,} {things} {others}".rstrip()
+
+
+def plural(noun: str) -> str:
+    """Returns the plural of a noun, by the usual rules of English."""
+    if noun.endswith(("s", "x", "z", "ch", "sh")):
+        return f"{noun}es"
+    return f"{noun[:-1]}ies" if re.search("[^aeiou]y$", noun) else f"{noun}s"
+
+
+def counted_nouns(count: int, noun: str) -> str:
+    """Returns a count with its noun, such as "1 user" or "1,200 users"."""
+    return f"{count:,} {noun if count == 1 else plural(noun)}"
 
 
 def one_line(said: object) -> str:

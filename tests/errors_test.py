@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpersonal.errors import escaped, listed, one_line, quoted
+from fedpersonal.errors import counted_nouns, escaped, listed, one_line, quoted
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,19 @@ def test_what_others_say_is_one_line():
     assert one_line(ValueError(" a\n b\x1b")) == "a b\\x1b"
     assert one_line(KeyError()) == "KeyError"
     assert one_line("x" * 10**7) == "x" * 200 + "..."
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "said"),
+    [
+        (1, "user", "1 user"),
+        (0, "client", "0 clients"),
+        (1200, "seen user", "1,200 seen users"),
+        (2, "city", "2 cities"),
+        (2, "day", "2 days"),
+        (2, "branch", "2 branches"),
+        (2, "box", "2 boxes"),
+    ],
+)
+def test_nouns_are_counted(count, noun, said):
+    assert counted_nouns(count, noun) == said

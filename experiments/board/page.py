@@ -258,7 +258,9 @@ def _title(table: BoardTable) -> str:
 
 
 def _made(table: BoardTable, made: Origin) -> str:
-    joined = f"Joined on {made.date}; each task says how it was made."
+    changed = made.commit.endswith("-dirty")
+    by = f" by commit {made.commit[:-6]} with uncommitted changes" if changed else ""
+    joined = f"Joined on {made.date}{by}; each task says how it was made."
     return f"{table.size.capitalize()} size. {joined if table.origins else _how(made)}"
 
 

@@ -16,7 +16,7 @@ from experiments.papers.table import Cell, Column, Line, Report, Table, figure
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import find_metric
 from fedpersonal.options import Value
-from fedpersonal.tasks.task import Built, Source, Task
+from fedpersonal.tasks.task import Built, Task
 
 KEPT, REBUILT = "kept", "rebuilt"
 DOWN, UP, OWN = "kB down", "kB up", "local kB"
@@ -51,27 +51,28 @@ class Ablation:
         """Runs what is missing, and returns the table."""
         task, source = self.task, self.task.read(self.task.options(**self.given))
         print(source.summary(), flush=True)
-        rows, own, refused = self._rows(source)
+        data = task.split(source, task.options(**self.given).for_split)
+        rows, own, refused = self._rows(task.sizes(data))
         every = [job for jobs in rows.values() for of_whom in jobs.values() for job in of_whom]
         # Each seed draws users of its own.
         complete(every, None if self.given.get("num_users") else source.describe())
         metric = next(
             filter(None, (find_metric(n, every[0].summary["test"]) for n in task.metrics))
         )
-        table = Table.of("ablation", *_blocks(metric, rows, own), caption=_ABOUT)
+        tested = "seen" if data.test.seen else "unseen"
+        table = Table.of("ablation", *_blocks(metric, tested, rows, own), caption=_ABOUT)
         heading = f"# Which layers are local? {task.name}, {source.name}"
         notes = [f"Left out: {line}" for line in refused]
         facts = {"data": source.describe(), "options": dict(self.given)}
         return Report("ablation", self.seeds, [heading, table, *notes], facts=facts)
 
     def _rows(
-        self, source: Source
+        self, sizes: Mapping[str, Any]
     ) -> tuple[dict[str, dict[str, list[Job]]], dict[str, int], list[str]]:
         """Returns jobs by row and whom they evaluate; rows' local bytes; what is refused."""
         task = self.task
         declared = task.options.declarations()
         evaluated = declared["evaluate_on"].rule.choices if "evaluate_on" in declared else ("",)
-        sizes = task.sizes(task.split(source, task.options(**self.given).for_split))
         everything = task.build(sizes, self._options(_SHARED)).layers.everything
         rows: dict[str, dict[str, list[Job]]] = {}
         own: dict[str, int] = {}
@@ -111,12 +112,18 @@ class Ablation:
 
 
 def _blocks(
-    metric: str, rows: Mapping[str, Mapping[str, Sequence[Job]]], own: Mapping[str, int]
+    metric: str,
+    tested: str,
+    rows: Mapping[str, Mapping[str, Sequence[Job]]],
+    own: Mapping[str, int],
 ) -> Iterator[tuple[list[Line], list[Column]]]:
-    """Yields each row's figures, of the clients it tests, and bytes; then what is a guess."""
+    """Yields each row's figures, of the clients it tests, and bytes; then what is a guess.
+
+    A task that has no option for whom it tests tests the clients `tested`: `seen` or `unseen`.
+    """
     for name, by_whom in rows.items():
         for whom, jobs in by_whom.items():
-            yield [Line(name, jobs)], _figures(metric, whom, jobs[0])
+            yield [Line(name, jobs)], _figures(metric, whom or tested, jobs[0])
         sizes = [
             figure(DOWN, "broadcast_bytes_per_client", scale=1e-3),
             figure(UP, "aggregated_bytes_per_client", scale=1e-3),
@@ -127,15 +134,13 @@ def _blocks(
         for guess, found in jobs[0].summary["test"].get("guesses", {}).items():
             if metric in found:
                 line = Line(f"Guess: {guess}", jobs)
-                yield [line], _figures(metric, whom, jobs[0], "guesses", guess)
+                yield [line], _figures(metric, whom or tested, jobs[0], "guesses", guess)
 
 
-def _figures(metric: str, whom: str, job: Job, *path: str) -> list[Column]:
-    """Returns the columns of a metric on those who are tested, and on unseen clients if told."""
-    tells_both = "unseen" in job.summary
-    tested = whom or ("seen" if tells_both else "unseen")
+def _figures(metric: str, tested: str, job: Job, *path: str) -> list[Column]:
+    """Returns a metric's columns: for the clients tested, and for unseen ones if they are, too."""
     columns = [figure(f"{metric}, {tested}", "test", *path, metric, digits=4)]
-    if tells_both:
+    if "unseen" in job.summary:
         columns.append(figure(f"{metric}, unseen", "unseen", *path, metric, digits=4))
     return columns
 

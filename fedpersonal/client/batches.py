@@ -50,9 +50,10 @@ def schedule_phase(phase: GradientPhase | BlendPhase | ChoicePhase, examples: Ex
     if phase.max_steps is not None:
         steps = tf.minimum(steps, phase.max_steps)
     # A bound that follows from shapes alone: XLA would compile again for each number of steps.
-    bound = phase.epochs * tf.shape(examples.mask)[1]
+    # XLA refuses to take a row of none, even in a loop that a phase of no steps never enters.
+    bound = max(phase.epochs, 1) * tf.shape(examples.mask)[1]
     if phase.max_steps is not None:
-        bound = tf.minimum(bound, phase.max_steps)
+        bound = tf.minimum(bound, max(phase.max_steps, 1))
     step = tf.range(bound)[:, tf.newaxis]
     active = step < steps
     batches = find_batch(phase.data, step % tf.maximum(in_part, 1), num_batches)

@@ -7,8 +7,9 @@ clients' models -h / alpha, where h sums up, over rounds, -alpha times the dista
 of all clients.
 
 Departures: the mean is weighted by examples unless `weighting` is `uniform`. `max_update_norm`
-bounds the update of the model, and not what moves g and h. Rows of tables that are one client's
-each have no g.
+bounds the update of the model, and not what moves g and h. All clients are those that may be
+drawn: `min_examples` leaves the others out, while a client that is late in every round counts with
+distances of 0. Rows of tables that are one client's each have no g.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ c_i + (x - y_i) / (K * rate) - c after K steps from x to y_i, and sends the chan
 of the model; the server's c moves by the sum of changes over the number of all clients.
 
 Departures: the mean of models is weighted by examples unless `weighting` is `uniform`; c is the
-mean of all clients' c_i in either case. `max_update_norm` bounds the update of the model alone.
+mean of all clients' c_i in either case. All clients are those that may be drawn: `min_examples`
+leaves the others out, while a client that is late in every round counts with a c_i of 0.
+`max_update_norm` bounds the update of the model alone.
 Rows of tables that are one client's each have no control variate.
 """
 

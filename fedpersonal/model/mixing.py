@@ -172,8 +172,13 @@ def _trials(
     shape = [_COUNT, *(size or places for size in spec.shape[1:])]
     bits = (random.integers(0, 2, shape).T ^ _BITS).T
     classes = output.shape[-1] if output.ndim > len(shape) else 2
-    is_float = spec.dtype.is_floating
-    others = random.normal(size=shape) if is_float else random.integers(0, classes, shape)
+    others: np.ndarray
+    if not spec.dtype.is_floating:
+        others = random.integers(0, classes, shape)
+    elif output.shape == tuple(shape):
+        others = random.normal(size=shape)
+    else:  # They may be classes, of which TensorFlow logs those that are out of range.
+        others = random.uniform(0.0, output.shape[-1], shape)
     for labels, predictions in (
         (bits, random.uniform(0.05, 0.95, output.shape)),
         (others, np.nan_to_num(output)),

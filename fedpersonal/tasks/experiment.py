@@ -13,6 +13,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import Kept
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.federated.privacy import DifferentialPrivacy
+from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import Method
 from fedpersonal.methods.phases import Phase
 from fedpersonal.optimizers import build_server_optimizer
@@ -161,6 +162,8 @@ def build_experiment(
     if not (method.is_federated and method.trains):
         does = "shuffles all examples in each epoch" if method.trains else "has no rounds"
         options.refuse_idle("shuffle", where=f"with --method={options.method}, which {does}")
+    if options.is_private:
+        _check_state_bound(built.algorithm, options)
     drawn_from = len(participation.eligible(train)) if participation else train.num_clients
     privacy = _privacy(options, drawn_from)
     if method.is_federated:
@@ -211,6 +214,21 @@ def build_experiment(
     )
 
 
+def _check_state_bound(algorithm: Algorithm, options: RunOptions) -> None:
+    """Raises a UserError unless states that clients send have a bound, and no others have one."""
+    sends_states = algorithm.personal is not None and algorithm.personal.has_server_state
+    if not sends_states:
+        options.refuse_idle(
+            "dp_state_clip_norm",
+            where=f"with --method={options.method}, whose clients send no states",
+        )
+    elif options.dp_state_clip_norm is None:
+        raise UserError(
+            f"--method={options.method} sends changes of the server's states, which need a bound "
+            "of their own: give --dp_state_clip_norm, or take another method."
+        )
+
+
 def _privacy(options: RunOptions, num_clients: int) -> DifferentialPrivacy:
     """Returns what options ask for, with the noise found; none where they ask for none."""
     noise = options.dp_noise_multiplier
@@ -233,6 +251,7 @@ def _privacy(options: RunOptions, num_clients: int) -> DifferentialPrivacy:
     return DifferentialPrivacy(
         noise_multiplier=noise or 0.0,
         clip_norm=options.dp_clip_norm,
+        state_clip_norm=options.dp_state_clip_norm,
         clipping=options.dp_clipping,
         target_quantile=options.dp_target_quantile,
         noise=options.dp_noise,

@@ -52,6 +52,12 @@ class PrivacyOptions(Options):
     dp_target_quantile: float = option(
         0.5, "adaptive: share of updates within the bound.", at_least=0, at_most=1
     )
+    dp_state_clip_norm: float | None = option(
+        None,
+        "The bound on what a client sends of the server's states, for methods with such states "
+        "(scaffold).",
+        at_least=1e-9,
+    )
     dp_noise: str = option(
         "seeded",
         "Where noise and the draw of clients come from: --seed, which is public, or a secret.",
@@ -70,7 +76,8 @@ class PrivacyOptions(Options):
             raise UserError("--dp_target_epsilon finds the noise: give no --dp_noise_multiplier.")
         if not self.is_private:
             names = ("dp_delta", "dp_clipping", "dp_clip_norm", "dp_target_quantile", "dp_noise")
-            self.refuse_idle(*names, where="without --dp_noise_multiplier or --dp_target_epsilon")
+            where = "without --dp_noise_multiplier or --dp_target_epsilon"
+            self.refuse_idle(*names, "dp_state_clip_norm", where=where)
         elif self.dp_clipping == "fixed":
             self.refuse_idle("dp_target_quantile", where="with --dp_clipping=fixed")
 

@@ -434,8 +434,8 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         """Returns the lines that a program prints of its summary."""
         test = summary["test"]
         return [
-            f"{tested_text(test)}, {test['num_examples']:,} {self.examples}: "
-            f"{figures_text(test, self.metrics)}"
+            f"{tested_text(test, self.client)}, {test['num_examples']:,} {self.examples}: "
+            f"{figures_text(test, self.metrics, self.client)}"
         ]
 
 

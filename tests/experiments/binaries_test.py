@@ -20,8 +20,8 @@ from tests.experiments import small
 SAID = {
     "digits": [
         "digits: 1,797 images of 10 digits",
-        "test, 16 users, 300 images: accuracy 0.\\d+ .the nearest image of each client's own: 0.",
-        "4 users who never took part: accuracy 0.* after personalisation .the nearest image of",
+        "test, 16 writers, 300 images: accuracy 0.\\d+ .the nearest image of each client's own: 0.",
+        "4 writers who never took part: accuracy 0.* after personalisation .the nearest image of",
     ],
     "interactions": [
         "ratings: 240 interactions of 20 users, 30 items; no times: what is held out is drawn by",

@@ -61,6 +61,24 @@ def test_what_takes_each_example_alone_stays_with_all_clients_at_once(loss):
     assert find_mixing(model_of(loss=loss), training=True) == (False, (), False)
 
 
+def test_labels_of_a_trial_are_classes_that_there_are():
+    """Of others TensorFlow would log a line, whatever catches its error."""
+    tried = []
+
+    def loss(labels, predictions):
+        if tf.executing_eagerly():
+            tried.extend(tf.reshape(labels, [-1]).numpy().tolist())
+        return tf.keras.losses.sparse_categorical_crossentropy(labels, predictions, True)
+
+    def build():
+        return tf.keras.Sequential([tf.keras.Input([2], name="x"), tf.keras.layers.Dense(4)])
+
+    for dtype in (tf.float32, tf.int32):
+        model = PartitionedModel(build, loss=loss, label_spec=tf.TensorSpec([None], dtype))
+        assert find_mixing(model, training=True) == (False, (), False)
+    assert 2 <= max(tried) < 4 and min(tried) == 0
+
+
 def test_rounding_in_a_big_recurrent_layer_is_not_mixing():
     def build():
         layer = tf.keras.layers.LSTM(670, return_sequences=True)

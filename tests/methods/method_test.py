@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 
 import pytest
@@ -11,6 +12,7 @@ from fedpersonal.methods import method as method_module
 from fedpersonal.methods.method import methods
 from fedpersonal.optimizers import OptimizerFamily
 from fedpersonal.runs.description import describe
+from fedpersonal.tasks.digits.task import DigitTask
 from fedpersonal.tff.optimizers import build_sgdm
 
 SGD = build_sgdm
@@ -70,6 +72,46 @@ def test_options_of_a_class_are_flags_and_arguments(mine, monkeypatch):
     assert (program.name, program.local_variables, program.last_phase.epochs) == ("mine", "kept", 3)
     again = Mine.variant("again", "Again", local_part="head")
     assert again.options is Mine.options and (again.trains_as, again.title) == ("again", "Again")
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaledLayers(fp.Layers):
+    """Layers with a further part."""
+
+    scale: tuple[str, ...] = ()
+
+
+class ScaledDigits(DigitTask):
+    """Digits whose layers have a further part; one of its layers is not built."""
+
+    name = "scaled_digits"
+    layers = ScaledLayers(head=("head",), body=("hidden",), scale=("hidden", "absent"))
+
+
+@pytest.mark.parametrize("fact", ["local_part", "finetunes"])
+def test_a_part_of_a_subclass_of_layers_is_one_as_the_others_are(fact, monkeypatch):
+    monkeypatch.setattr(method_module, "_registered", {})
+    facts = {"local_variables": "kept"} if fact == "local_part" else {}
+
+    @fp.register
+    class Scaled(fp.Method, name="scaled", **{**facts, fact: "scale"}):
+        """Names a part that no task of the library has."""
+
+    assert "scaled" not in DigitTask().methods
+    task = ScaledDigits()
+    options = task.options(method="scaled", reconstruction_epochs=3, hidden_dim=2)
+    local = task.evaluated_local_layers(options)
+    assert local == (("hidden", "absent") if fact == "local_part" else ())
+    if fact == "local_part":
+        # Layers that a model may lack have no place among those that are local in it.
+        task.layers = dataclasses.replace(task.layers, scale=("hidden",))
+    built = task.build({"shape": [2, 2], "num_labels": 10, "num_users": 3}, options)
+    assert built.layers.scale == ("hidden",)
+    moved = {"local_part": built.model.local_variables, "finetunes": ()}[fact]
+    for phase in built.evaluator.finetuning:
+        assert (phase.variables, phase.epochs) == (("hidden",), 3)
+        moved = [v for v in built.evaluator.model.variables if phase.moves(v)]
+    assert [variable.name for variable in moved] == ["hidden/kernel", "hidden/bias"]
 
 
 @pytest.mark.parametrize(

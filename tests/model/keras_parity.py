@@ -13,7 +13,23 @@ import tensorflow as tf
 import fedpersonal as fp
 
 EPOCHS, BATCH = 2, 3
+# Evaluation takes a second to trace; what it computes of a batch, training computes, too. These are
+# evaluated: what differs between a batch and a client, or between training and evaluation.
+# Keras averages batches where a metric has one number for a batch; clients are evaluated in one.
+ONE_A_BATCH = {
+    *("output (batch,)", "output (batch,) and labels (batch, 1)", "function of a batch"),
+    "metrics of numbers",
+}
+EVALUATED = ONE_A_BATCH | {
+    *("mask_zero", "Masking", "mask through TimeDistributed and Dropout", "weighted_metrics"),
+    *("mask with own __call__", "mask with a scalar loss", "mask with ignore_class in a metric"),
+    *("ignore_class", "ignore_class in a metric, pooled", "reduction sum", "own __call__"),
+    *("function that compares examples", "added loss", "regularizers"),
+    *("metrics of two classes", "metrics of classes", "dropout of nothing"),
+    *("loss added by a layer", "frozen batch normalization", "constraint, pooled"),
+}
 STARTS = ("model", "builder", "drawn")
+JOINED = "side by side: "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +53,8 @@ class Case:
         packing: How clients are packed.
         options: Further options of `PartitionedModel`.
         is_eager: Whether Keras runs eagerly, which is faster for so few steps.
+        part: Makes the layer that the case is about, where cases of such layers may stand side by
+            side in one model.
     """
 
     name: str
@@ -52,11 +70,12 @@ class Case:
     packing: str = "stacked"
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     is_eager: bool = True
+    part: Callable[[], Any] | None = None
 
     @property
     def is_evaluated(self) -> bool:
-        """Whether there is more to compare than the loss in training: tracing takes a second."""
-        return bool(self.metrics or self.compiled or self.loss is None)
+        """Whether the trained model is evaluated, too."""
+        return self.name in EVALUATED or self.name.startswith(JOINED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,23 +84,26 @@ class Outcome:
 
     Attributes:
         weights: The weights after training, in Keras' order.
-        train_loss: The mean loss of both epochs, each batch before its step.
-        evaluated: The loss and each metric on the same data; empty for a case without metrics.
+        trained: The loss and each metric over both epochs, each batch before its step.
+        evaluated: The same on the same data after training; empty for a case without evaluation.
     """
 
     weights: list[np.ndarray]
-    train_loss: float
+    trained: dict[str, float]
     evaluated: dict[str, float]
 
 
-class _TrainLoss(fp.Callback):
-    """Reads the loss of a round."""
+class _Metrics(fp.Callback):
+    """Reads the metrics of a round."""
 
-    value = float("nan")
+    def __init__(self) -> None:
+        """Has none before the round."""
+        self.values: dict[str, float] = {}
 
     def on_round_end(self, run: Any) -> None:
-        """Takes the loss of a round."""
-        self.value = float(run.metrics["train/loss"])
+        """Takes the metrics of a round."""
+        ways = (name.partition("/")[::2] for name in run.metrics)
+        self.values = {n: float(run.metrics[f"{way}/{n}"]) for way, n in ways if way == "train"}
 
 
 def make_trainer(
@@ -136,14 +158,14 @@ def train_here(case: Case, keras_model: tf.keras.Model) -> tuple[list[np.ndarray
         (name,) = getattr(keras_model, "input_names", None) or ["x"]
         named = {name if case.start == "model" else _input_name(case): case.features}
     clients = fp.ClientDataset(["client"], [0, len(case.labels)], named, case.labels)
-    trainer, loss = make_trainer(case, keras_model, clients), _TrainLoss()
+    trainer, read = make_trainer(case, keras_model, clients), _Metrics()
     drawn = None
     if case.start == "drawn":
         drawn = trainer.untrained().to_keras().get_weights()
-    with trainer.fit(rounds=1, progress=False, callbacks=[loss]) as trained:
+    with trainer.fit(rounds=1, progress=False, callbacks=[read]) as trained:
         weights = trained.to_keras().get_weights()
         evaluated = trained.overall(clients) if case.is_evaluated else {}
-        return drawn, Outcome(weights, loss.value, evaluated)
+        return drawn, Outcome(weights, read.values, evaluated)
 
 
 def _input_name(case: Case) -> str:
@@ -161,7 +183,38 @@ def train_in_keras(case: Case, keras_model: tf.keras.Model) -> Outcome:
         evaluated = keras_model.evaluate(
             inputs, case.labels, batch_size=len(case.labels), verbose=0, return_dict=True
         )
-    return Outcome(keras_model.get_weights(), np.mean(history.history["loss"]), evaluated)
+    roots = {m.name for m in case.metrics if isinstance(m, tf.keras.metrics.RootMeanSquaredError)}
+    trained = {
+        name: np.mean(np.square(values)) ** 0.5 if name in roots else np.mean(values)
+        for name, values in history.history.items()
+    }
+    return Outcome(keras_model.get_weights(), trained, evaluated)
+
+
+def join(cases: Sequence[Case]) -> Case:
+    """Returns the case of one model with the layers of several cases side by side, each its head.
+
+    The mean of what they say is trained, at as many times the rate as there are layers: each moves
+    as far as it would alone.
+    """
+    first = cases[0]
+    assert isinstance(first.features, np.ndarray)
+
+    def build() -> tf.keras.Model:
+        x = tf.keras.Input(first.features.shape[1:], dtype=first.features.dtype.name, name="x")
+        outputs = []
+        for i, case in enumerate(cases):
+            assert case.part is not None
+            flat = tf.keras.layers.Flatten()(case.part()(x))
+            outputs.append(tf.keras.layers.Dense(1, name=f"head_{i}")(flat))
+        return tf.keras.Model(x, tf.keras.layers.Average()(outputs))
+
+    def optimizer() -> Any:
+        alone = first.optimizer()
+        return tf.keras.optimizers.SGD(len(cases) * float(alone.learning_rate))
+
+    names = JOINED + ", ".join(case.name for case in cases)
+    return Case(names, build, first.features, first.labels, metrics=["mae"], optimizer=optimizer)
 
 
 def check(case: Case) -> None:
@@ -182,11 +235,17 @@ def check(case: Case) -> None:
         keras_model.set_weights(drawn)
     before = keras_model.get_weights()
     expected = train_in_keras(case, keras_model)
-    assert any(np.abs(a - b).max() > 1e-4 for a, b in zip(before, expected.weights) if a.size)
+    moved = [a.size and np.abs(a - b).max() > 1e-4 for a, b in zip(before, expected.weights)]
+    if case.name.startswith(JOINED):
+        heads = [i for i, v in enumerate(keras_model.weights) if v.name.startswith("head_")]
+        assert heads and all(moved[i] for i in heads)
+    assert any(moved)
     assert len(here.weights) == len(expected.weights)
     for weights, others in zip(here.weights, expected.weights):
         np.testing.assert_allclose(weights, others, rtol=1e-5, atol=1e-5)
-    assert here.train_loss == _close(expected.train_loss)
+    names = {"loss"} if case.name in ONE_A_BATCH else expected.trained.keys()
+    found = {name: here.trained.get(name) for name in names}
+    assert found == {name: _close(expected.trained[name]) for name in names}
     assert here.evaluated == {k: _close(v) for k, v in expected.evaluated.items()}
 
 

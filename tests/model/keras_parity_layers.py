@@ -63,7 +63,10 @@ def functional(call, inputs=X, cls=KERAS.Model):
 
 def layer(name, make, inputs=X, **options):
     """Returns the case of a layer within a model."""
-    return Case(name, around(make, inputs=inputs), inputs, Y, metrics=["mae"], **options)
+    # Where nothing but the layer is of note, it may stand beside others.
+    part = None if {*options} - {"optimizer"} or make in (Penalty, Branch, Report) else make
+    build = around(make, inputs=inputs)
+    return Case(name, build, inputs, Y, metrics=["mae"], part=part, **options)
 
 
 def optimizer(name, make, **options):
@@ -450,7 +453,7 @@ WIDE = [
         optimizer=take_small_steps,
     ),
     layer("transposed convolution", lambda: LAYERS.Conv1DTranspose(2, 3), SERIES),
-    layer("bidirectional", lambda: LAYERS.Bidirectional(LAYERS.GRU(2)), SERIES),
+    layer("bidirectional", lambda: LAYERS.Bidirectional(LAYERS.SimpleRNN(2)), SERIES),
     layer("over time", lambda: LAYERS.TimeDistributed(LAYERS.Dense(2)), SERIES),
     Case("attention", functional(attend, SERIES), SERIES, Y),
     Case("shared layer", functional(shared), X, Y),

@@ -5,27 +5,67 @@ The table is in `keras_parity_losses` and `keras_parity_layers`.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 
 import fedpersonal as fp
 from tests.model import keras_parity_layers, keras_parity_losses
-from tests.model.keras_parity import check, compile_model, make_trainer, train_in_keras
+from tests.model.keras_parity import (
+    EVALUATED,
+    check,
+    compile_model,
+    join,
+    make_trainer,
+    train_in_keras,
+)
 
 CASES = [*keras_parity_losses.CASES, *keras_parity_layers.CASES]
 
 pytestmark = pytest.mark.usefixtures("not_compiled")
 
 
+def groups():
+    """Returns cases of layers that can stand in one model: of the same data and rate."""
+    found = collections.defaultdict(list)
+    for case in CASES:
+        if case.part is not None:
+            found[id(case.features), float(case.optimizer().learning_rate)].append(case)
+    return [group for group in found.values() if len(group) > 1]
+
+
+GROUPS = {case.name: i for i, group in enumerate(groups()) for case in group}
+
+
+@functools.cache
+def failure(number):
+    """Returns what the joined case of a group fails with, or None."""
+    try:
+        check(join(groups()[number]))
+    except Exception as error:  # Each layer is then checked alone.
+        return error
+    return None
+
+
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_round_equals_fit_or_model_is_refused(case):
-    check(case)
+    """Layers are trained side by side; alone where one of them fails."""
+    if case.name not in GROUPS or failure(GROUPS[case.name]):
+        check(case)
 
 
-def test_names_are_distinct():
-    assert len({case.name for case in CASES}) == len(CASES)
+@pytest.mark.parametrize("number", {*GROUPS.values()})
+def test_layers_side_by_side_equal_fit(number):
+    if error := failure(number):
+        raise error
+
+
+def test_names_are_distinct_and_known():
+    names = {case.name for case in CASES}
+    assert len(names) == len(CASES) and names >= EVALUATED
 
 
 @pytest.mark.parametrize("name", ["mask_zero", "reduction sum"])

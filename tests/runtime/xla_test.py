@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 
+import fedpersonal as fp
 from fedpersonal import runtime, tff
 from fedpersonal.runtime import graphs
 from fedpersonal.runtime.context import LocalContext
@@ -69,6 +70,24 @@ def test_what_xla_refuses_runs_as_it_is_and_says_so_once(caplog):
         found = call(computation, values, True)
     np.testing.assert_array_equal(found, [[4.0, 4.0]] * 3)
     assert ["XLA does not compile" in record.message for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("idle", [{"epochs": 0}, {"max_steps": 0}])
+def test_a_phase_of_no_steps_compiles_and_moves_nothing(idle, caplog):
+    sgd = tf.keras.optimizers.SGD(0.1)
+    phases = [fp.GradientPhase("local", "all", sgd, **idle), fp.GradientPhase("all", "all", sgd)]
+    layers = [tf.keras.Input([2], name="x"), tf.keras.layers.Dense(1, name="line")]
+    x = np.arange(12, dtype=np.float32).reshape(6, 2) / 12
+    clients = fp.ClientDataset([*"ab"], [0, 3, 6], {"x": x}, x.sum(1))
+    model = fp.PartitionedModel(tf.keras.Sequential(layers), local_layers=["line/bias"], loss="mse")
+    weights = []
+    with caplog.at_level(logging.WARNING):
+        for some in (phases, phases[1:]):
+            algorithm = fp.Algorithm("own", tuple(some), local_variables="rebuilt")
+            trainer = fp.Trainer(model, algorithm, clients, clients_per_round=2, shards=1)
+            weights.append(trainer.fit(rounds=1, progress=False).weights["line/kernel"])
+    assert not caplog.records
+    np.testing.assert_allclose(*weights, rtol=1e-6)
 
 
 def loop(body):

@@ -72,6 +72,23 @@ def test_noise_for_so_many_rounds_stays_that(tiny, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("method", "further"),
+    [
+        ("scaffold", {"dp_state_clip_norm": 3.0}),
+        ("fed_dyn", {}),
+        ("ifca", {"mean_over": "cohort"}),
+    ],
+)
+def test_methods_with_states_train_privately_by_flags(tiny, method, further):
+    """SCAFFOLD's states are a second sum, so that both sums have more noise."""
+    options = {"weighting": "uniform", "dp_noise_multiplier": 2.0, "dp_clipping": "fixed"}
+    finished = tiny.run(TASKS["digits"], method=method, **options, **further)
+    told, bound = finished.summary["privacy"], further.get("dp_state_clip_norm")
+    assert (told["noise_multiplier"], told["state_clip_norm"]) == (2.0, bound)
+    assert told["update_noise_multiplier"] == pytest.approx(2.0 * 2 ** (0.5 * bool(bound)))
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"dp_target_epsilon": 1.0, "dp_noise_multiplier": 1.0}, "no --dp_noise_multiplier"),
@@ -81,6 +98,19 @@ def test_noise_for_so_many_rounds_stays_that(tiny, tmp_path):
         (
             {"dp_noise_multiplier": 1.0, "dp_clipping": "fixed", "dp_target_quantile": 0.1},
             "--dp_target_quantile is 0.1, which has no effect with --dp_clipping=fixed",
+        ),
+        ({"dp_state_clip_norm": 1.0}, "--dp_state_clip_norm is 1.0, which has no effect without"),
+        (
+            {"dp_noise_multiplier": 1.0, "dp_state_clip_norm": 1.0},
+            "--dp_state_clip_norm is 1.0, which has no effect with --method=fed_recon, whose",
+        ),
+        (
+            {"dp_noise_multiplier": 1.0, "dp_state_clip_norm": 1.0, "method": "fed_dyn"},
+            "--method=fed_dyn, whose clients send no states",
+        ),
+        (
+            {"dp_noise_multiplier": 1.0, "method": "scaffold"},
+            "scaffold sends changes of .* give --dp_state_clip_norm",
         ),
         ({"dp_noise_multiplier": 1.0, "method": "local_only"}, "local_only sends no"),
         ({"dp_noise_multiplier": 1.0, "method": "centralized"}, "centralized sends no"),

@@ -150,7 +150,9 @@ class DigitTask(Task[DigitRun, Digits, DigitData]):
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""
         unseen = summary["unseen"]
-        return super().report(summary) + ([unseen_text(unseen, "accuracy")] if unseen else [])
+        return super().report(summary) + (
+            [unseen_text(unseen, "accuracy", self.client)] if unseen else []
+        )
 
 
 TASK = DigitTask()

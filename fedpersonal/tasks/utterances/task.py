@@ -326,7 +326,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""
         best = strongest(summary["test"]["guesses"], "perplexity")
-        who = tested_text(summary["test"], f"{summary['evaluate_on']} users")
+        who = tested_text(summary["test"], f"{summary['evaluate_on']} user")
         lines = [f"{who}: perplexity of what they say in the test, lower is better:"]
         lines += [f"  {best[1]:.2f} by {best[0]}"] if best else []
         for samples, results in summary["by_samples"].items():

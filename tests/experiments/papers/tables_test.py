@@ -21,6 +21,7 @@ from experiments.papers import recommendation as recommendations
 from experiments.papers.reproduction import Reproduction, Row, choose_rows
 from experiments.papers.targets import TARGETS
 from fedpersonal.errors import UserError
+from fedpersonal.tasks.interactions.task import TASK as INTERACTIONS
 from fedpersonal.tasks.ratings.task import TASK as RATINGS
 from fedpersonal.tasks.utterances.methods import FEDERATED
 from tests.experiments.papers.stubs import stub
@@ -120,6 +121,17 @@ def test_the_page_of_an_ablation_is_the_one_that_is_kept(few_ratings, tmp_path, 
     given = {"ratings_file": few_ratings, "embedding_dim": 2}
     page = ablation.Ablation(RATINGS, given, sets, [3, 4], tmp_path).run().write(tmp_path)
     assert page + "\n" == (GOLDEN / "ablation.md").read_text(encoding="utf-8")
+
+
+def test_a_column_of_an_ablation_names_the_clients_that_are_tested(
+    few_ratings, tmp_path, monkeypatch
+):
+    """Clients of interactions are tested on their own last items: all are seen."""
+    stub(monkeypatch, tmp_path, [])
+    given = {"interactions_file": few_ratings, "embedding_dim": 2}
+    page = ablation.Ablation(INTERACTIONS, given, [("score",)], [3], tmp_path).run().write(tmp_path)
+    (heads,) = (line for line in page.splitlines() if "kB down" in line)
+    assert ", seen" in heads and "unseen" not in heads
 
 
 def test_every_target_has_a_page():
