@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ import pandas as pd
 from fedpersonal.files import write_json
 from fedpersonal.options import Value
 from fedpersonal.runs.folder import RunFolder
+from fedpersonal.runs.record import RunRecord, table_digests
 from fedpersonal.tasks.ratings.task import TASK
 
 
@@ -84,3 +86,31 @@ def draw_run(
         }
     )
     return folder.path
+
+
+def rewrite(path: pathlib.Path, **tables: pd.DataFrame) -> None:
+    """Writes other tables, such as `per_client`, and a summary with their digests."""
+    for name, table in tables.items():
+        table.to_csv(path / f"{name}.csv", index=False, lineterminator="\n")
+    record = RunRecord(path)
+    summary = {**record.summary, "digests": table_digests(record)}
+    clients, test = record.path / "per_client.csv", dict(summary["test"])
+    if "per_client" in tables and clients.is_file():
+        test["num_clients_of"] = count_clients(tables["per_client"], test)
+        for name in test["num_clients_of"]:
+            if np.isinf(pd.to_numeric(tables["per_client"].get(f"{name}_after", 0))).any():
+                test[name] = "inf"
+    write_json(path / "summary.json", {**summary, "test": test}, checked=True)
+
+
+def count_clients(table: pd.DataFrame, test: Mapping[str, Any]) -> dict[str, int]:
+    """Returns how many clients of a table have a number, by metric, as summaries count them."""
+    after = {name: table.get(f"{name}_after") for name in test}
+    has = pd.to_numeric(table["num_examples"], errors="coerce") > 0
+    counts = {
+        name: int((values.notna() & has).sum())
+        for name, values in after.items()
+        if values is not None
+    }
+    others = {name: int(table[name].notna().sum()) for name in test if name in table}
+    return {**others, **counts}

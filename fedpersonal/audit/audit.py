@@ -196,7 +196,7 @@ def audit(
         seed=subject.seed,
         shuffle=subject.execution.shuffle,
     )
-    differing = check_reference(subject, reference, tap.crossings, done)
+    differing, tolerance = check_reference(subject, reference, tap.crossings, done)
     adds_losses = reference.adds_losses
     verdicts = [
         Verdict("names", "No local variable is sent under its name.", tuple(names)),
@@ -228,6 +228,12 @@ def audit(
         f"{rounds} rounds of one client with {len(subject.examples(0).labels)} examples were "
         "looked at"
     ]
+    if tolerance is not None:
+        notes.append(
+            f"not tested: what hides in rounding; reference takes differences of up to "
+            f"{tolerance.allowed:.1g} in {tolerance.name} for it, {tolerance.share:.1g} of its "
+            "largest entry, and less elsewhere"
+        )
     if subject.has_aggregator:
         notes.append(
             "severed and reference looked at the updates before the aggregator, which sees nothing "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import logging
 import math
 import os
 import pathlib
@@ -16,12 +17,27 @@ import numpy as np
 import pandas as pd
 
 from fedpersonal.errors import UserError, escaped
-from fedpersonal.evaluation.client_metrics import find_metric, main_metric, meaning
+from fedpersonal.evaluation.client_metrics import (
+    find_metric,
+    lower_is_better,
+    main_metric,
+    meaning,
+)
 from fedpersonal.evaluation.guess import GUESS, strongest
+from fedpersonal.files import damaged
 from fedpersonal.model.names import COPY, MIXING
 from fedpersonal.runs.folder import RunFolder
-from fedpersonal.runs.record import ABOUT, ROUND, check_rounds, read_about, rounds_of_files
+from fedpersonal.runs.record import (
+    ABOUT,
+    ROUND,
+    RunRecord,
+    check_numbers,
+    check_rounds,
+    read_about,
+    rounds_of_files,
+)
 
+_LOG = logging.getLogger(__name__)
 OUR_TASKS = "fedpersonal.tasks."
 # What counts are called.
 _COUNTS = ("num_", ROUND)
@@ -77,10 +93,14 @@ class RunData:
     @property
     def predicts(self) -> str:
         """What is predicted from what for how many; empty of programs of one's own."""
+        return self.task.title(self._known) if self.task else ""
+
+    @property
+    def _known(self) -> dict[str, Any]:
+        """The options, the counts of the data, and the name of the data as `dataset`."""
         data = self.config.get("data")
-        known = {**self.options, **(data if isinstance(data, Mapping) else {})}
-        known["dataset"] = self.summary.get("dataset")
-        return self.task.title(known) if self.task else ""
+        counts = data if isinstance(data, Mapping) else {}
+        return {**self.options, **counts, "dataset": self.summary.get("dataset")}
 
     @property
     def is_public(self) -> bool:
@@ -89,7 +109,7 @@ class RunData:
 
     def meaning(self, metric: str) -> str | None:
         """Returns what a metric means, in words; None where that is not known."""
-        return meaning(metric, self.task.meanings if self.task else {})
+        return meaning(metric, self.task.meanings_of(self._known) if self.task else {})
 
     @property
     def paired_metrics(self) -> list[str]:
@@ -242,18 +262,57 @@ def read_run(
             raise UserError(f"{path} is damaged: no version of fedpersonal writes such entries.")
     if not (has["summary.json"] or has[ABOUT] or failure):
         raise UserError(f"{record.path}: its run has not ended; go on with it first.")
+    clients = pd.DataFrame({"client": []})
+    if has["per_client.csv"]:
+        clients = record.per_client
+        _check_clients(record, clients, summary.get("test", {}))
     return RunData(
         path=record.path,
         config=record.config,
         summary=summary,
         rounds=rounds,
-        clients=record.per_client if has["per_client.csv"] else pd.DataFrame({"client": []}),
+        clients=clients,
         boundary=boundary,
         local=local.get("variables", []),
         keeps=local.get("kept"),
         names=about.get("names", {}),
         failure=failure,
     )
+
+
+def _check_clients(record: RunRecord, clients: pd.DataFrame, test: Mapping[str, Any]) -> None:
+    """Compares clients' figures with what a summary says of them all.
+
+    Raises:
+        UserError: If a figure is no number, or infinite where that of all clients is a number; or
+            if more or fewer clients have one than count in it.
+    """
+    path = record.path / "per_client.csv"
+    if test and len(clients) and record.per_client_digest is None:
+        _LOG.warning(
+            "%s cannot be checked: it was written by a version that kept no digest of it in "
+            "summary.json.",
+            path,
+        )
+    if "num_examples" not in clients:
+        return
+    check_numbers(path, clients, "num_examples", finite=True)
+    has_examples = clients["num_examples"] > 0
+    for name, value in test.items():
+        column = f"{name}_after" if f"{name}_after" in clients else name
+        if not is_number(value) or name.startswith(_COUNTS) or column not in clients:
+            continue
+        check_numbers(path, clients, column, finite=True)
+        known = test.get("num_clients_of", {}).get(name, test.get("num_clients"))
+        counts = clients[column].notna()
+        if column == name and lower_is_better(name) is None:
+            continue  # Summaries do not count who has one.
+        found = int((counts & has_examples if column != name else counts).sum())
+        if known is not None and found != known:
+            raise UserError(
+                f"{damaged(path)} {found} clients have a number in its column {column}, and "
+                f"summary.json counts {known}."
+            )
 
 
 def _are_variables(value: Any) -> bool:

@@ -172,8 +172,10 @@ class RunFolder(RunRecord):
         return record
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Writes `summary.json`."""
-        write_json(self.path / "summary.json", summary, checked=True)
+        """Writes `summary.json`, with the digests of the tables that are there."""
+        digests = run_config.table_digests(self)
+        entry = {run_config.DIGESTS: digests} if digests else {}
+        write_json(self.path / "summary.json", {**summary, **entry}, checked=True)
 
     def write_boundary(self, boundary: Sequence[Any]) -> None:
         """Writes `boundary.json`, an object a tensor."""

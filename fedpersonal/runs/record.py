@@ -14,7 +14,7 @@ import pathlib
 import platform
 import re
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ import pandas as pd
 
 import fedpersonal
 from fedpersonal.errors import UserError, escaped, one_line
-from fedpersonal.files import damaged, digest_with_row, read_json, read_text, to_json
+from fedpersonal.files import damaged, digest, digest_with_row, read_json, read_text, to_json
 
 _LOG = logging.getLogger(__name__)
 # What a run writes is read by the versions that write the same.
@@ -147,6 +147,9 @@ def _versions() -> dict[str, str]:
 
 
 _METRICS, _CHECKPOINTS = "metrics.csv", "checkpoints"
+_SUMMARY, _CLIENTS = "summary.json", "per_client.csv"
+# The entry of `summary.json` with the digests of the tables beside it.
+DIGESTS = "digests"
 # The round after which a file was written: a member of the saved model, a column of
 # `per_client.csv`.
 ROUND = "round"
@@ -187,7 +190,12 @@ class RunRecord:
     @property
     def summary(self) -> dict[str, Any]:
         """What came of the run."""
-        return read_json(self._existing("summary.json", "its run has not ended"), checked=True)
+        summary = self._read_summary()
+        summary.pop(DIGESTS, None)
+        return summary
+
+    def _read_summary(self) -> dict[str, Any]:
+        return read_json(self._existing(_SUMMARY, "its run has not ended"), checked=True)
 
     @property
     def boundary(self) -> list[dict[str, Any]]:
@@ -204,9 +212,24 @@ class RunRecord:
         table = _read_table(path, text[: text.rfind("\n") + 1])
         if list(table.get("round", [])) != list(range(1, len(table) + 1)):
             raise damaged(path)
-        if not all(kind.kind in "biuf" for kind in table.dtypes):
-            raise damaged(path)
+        for column in map(str, table):
+            check_numbers(path, table, column, finite=column in FIRST_COLUMNS or "loss" in column)
+        for rounds, known in self._metrics_digests():
+            if self.metrics_digest(rounds) != known:
+                raise damaged(path)
         return table
+
+    def _metrics_digests(self) -> Iterator[tuple[int, str]]:
+        """Yields what the end of the run wrote down of `metrics.csv`: rounds, and their digest."""
+        if os.path.lexists(self.path / ABOUT):
+            known = read_about(self.path).get("metrics")
+            if known is not None:
+                yield tuple(known)
+        if os.path.lexists(self.path / _SUMMARY):
+            summary = self._read_summary()
+            known = _digests(summary).get(_METRICS)
+            if known is not None:
+                yield summary["rounds"], known
 
     def metrics_digest(self, rounds: int | None = None) -> str:
         """Returns the digest of the first rows of `metrics.csv`, or of all that are complete."""
@@ -219,9 +242,24 @@ class RunRecord:
     @property
     def per_client(self) -> pd.DataFrame:
         """A row a test client, the name of which is the column `client`, a text."""
-        path = self._existing("per_client.csv", "its run has not ended")
+        path = self._existing(_CLIENTS, "its run has not ended")
         text = read_text(path)
+        known = self.per_client_digest
+        if known not in (None, digest(text.encode())):
+            raise damaged(path)
         return _read_table(path, text, longest=len(text))  # Names have any length.
+
+    @property
+    def per_client_digest(self) -> str | None:
+        """The digest of `per_client.csv` in a summary of its round; None where there is none."""
+        if not os.path.lexists(self.path / _SUMMARY):
+            return None
+        summary = self._read_summary()
+        # A program may evaluate its clients again after the run has gone on.
+        with contextlib.suppress(KeyError, OSError, TypeError, ValueError, csv.Error):
+            if summary["rounds"] != _of_clients(self.path / _CLIENTS):
+                return None
+        return _digests(summary).get(_CLIENTS)
 
     def _existing(self, name: str, otherwise: str) -> pathlib.Path:
         path = self.path / name
@@ -247,6 +285,47 @@ def read_rows(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
     if columns[:2] != FIRST_COLUMNS:
         raise UserError(f"{path} is not the metrics.csv of a run.")
     return columns, [row for row in rows if len(row) == len(columns) and _NUMBER.fullmatch(row[0])]
+
+
+def table_digests(record: RunRecord) -> dict[str, str]:
+    """Returns the digests of the tables of a run's folder, by file name."""
+    clients, found = record.path / _CLIENTS, {}
+    if clients.is_file():
+        found[_CLIENTS] = digest(read_text(clients).encode())
+    if record.metrics_csv.is_file():
+        found[_METRICS] = record.metrics_digest()
+    return found
+
+
+def _digests(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the digests that a summary has; those of earlier versions have none."""
+    known = summary.get(DIGESTS)
+    return known if isinstance(known, dict) else {}
+
+
+def check_numbers(
+    path: pathlib.Path, table: pd.DataFrame, column: str, *, finite: bool = False
+) -> None:
+    """Raises a UserError that names the first cell of a column that is no number.
+
+    Args:
+        path: The file of the table, whose first column names its rows.
+        table: The table.
+        column: The column; an empty cell, which is NaN, is a number.
+        finite: Whether infinities are refused, too.
+    """
+    values = pd.to_numeric(table[column], errors="coerce").to_numpy(np.float64)
+    is_wrong = np.isnan(values) & table[column].notna().to_numpy()
+    if finite:
+        is_wrong |= np.isinf(values)
+    if is_wrong.any():
+        place = int(np.flatnonzero(is_wrong)[0])
+        row = one_line(str(table.iloc[place, 0]))
+        raise UserError(
+            f"{damaged(path)} Its column {column} is "
+            f"{one_line(repr(table[column].tolist()[place]))} in the row of "
+            f"{table.columns[0]} {row}, which is no {'finite ' if finite else ''}number."
+        )
 
 
 def read_about(path: pathlib.Path) -> dict[str, Any]:
@@ -362,8 +441,8 @@ def _of_json(path: pathlib.Path) -> int:
 _READERS: Mapping[str, Callable[[pathlib.Path], int]] = {
     ABOUT: _of_about,
     WEIGHTS: _of_weights,
-    "summary.json": _of_json,
-    "per_client.csv": _of_clients,
+    _SUMMARY: _of_json,
+    _CLIENTS: _of_clients,
     "recommendations.json": _of_json,
     "local_state.sqlite": _of_store,
     _METRICS: lambda path: len(read_rows(path)[1]),

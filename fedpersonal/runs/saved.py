@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from fedpersonal.client.pooled import PACKINGS
 from fedpersonal.errors import UserError, listed, one_line
@@ -149,19 +148,6 @@ class LoadedRun(RunRecord):
         """Use `load_run`."""
         super().__init__(path)
         self._model, self._algorithm, self._finetuning = model, algorithm, tuple(finetuning)
-
-    @property
-    def metrics(self) -> pd.DataFrame:
-        """A row a round, the number of which is the column `round`; NaN where nothing was.
-
-        Raises:
-            UserError: If the file is missing or damaged, or rows have changed since the run's end.
-        """
-        table = super().metrics
-        known = read_about(self.path).get("metrics") if (self.path / ABOUT).exists() else None
-        if known is not None and self.metrics_digest(known[0]) != known[1]:
-            raise damaged(self.metrics_csv)
-        return table
 
     @functools.cached_property
     def trained(self) -> TrainedModel:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import fedpersonal as fp
+from tests.drawn_run import rewrite
 
 SEEDS = (0, 1, 2)
 
@@ -24,7 +25,7 @@ def test_a_page_and_its_rows_are_written_and_mistakes_are_one_line(
             folder = make_run(tmp_path / name, seed=seed, method=method)
             clients = pd.read_csv(folder / "per_client.csv")
             clients["rmse_after"] *= factor
-            clients.to_csv(folder / "per_client.csv", index=False)
+            rewrite(folder, per_client=clients)
             runs.append(name)
     mistakes = {
         "error: a comparison is of at least 2 run folders; 0 are given.": [],

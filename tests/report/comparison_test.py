@@ -13,8 +13,12 @@ import pytest
 
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.statistics import client_sums, paired_bootstrap
+from fedpersonal.files import write_json
 from fedpersonal.report.comparison import compare, compare_runs
 from fedpersonal.report.comparison_page import comparison_page, verdicts, write_page
+from fedpersonal.report.run import read_run
+from fedpersonal.runs.record import RunRecord
+from tests.drawn_run import rewrite
 
 
 def overall(clients):
@@ -153,12 +157,72 @@ def test_what_cannot_be_compared_is_refused_in_one_line(write_run, why, changes)
     assert "\n" not in str(refusal.value) and str(folders[1]) in str(refusal.value)
 
 
+def scale_a_client(folder):
+    table = pd.read_csv(folder / "per_client.csv")
+    table.loc[3, "rmse_after"] *= 0.5
+    table.to_csv(folder / "per_client.csv", index=False, lineterminator="\n")
+
+
+def swap_rounds(folder):
+    columns, first, second, *others = (folder / "metrics.csv").read_text().splitlines()
+    rows = [first.replace("1,", "2,", 1), second.replace("2,", "1,", 1)][::-1]
+    (folder / "metrics.csv").write_text("\n".join([columns, *rows, *others]) + "\n")
+
+
+CHANGED = {"a client's figure": scale_a_client, "the order of rounds": swap_rounds}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_a_table_that_is_not_its_summary_s_is_refused(write_run, what):
+    folders = [write_run("fed_avg"), write_run("fed_recon")]
+    compare(folders)
+    CHANGED[what](folders[1])
+    for read in (lambda: compare(folders), lambda: read_run(folders[1])):
+        with pytest.raises(UserError, match="is damaged or was changed") as refusal:
+            read()
+        assert "\n" not in str(refusal.value) and str(folders[1]) in str(refusal.value)
+
+
+def without_digests(folder):
+    """Makes a run's summary one of an earlier version."""
+    summary = {k: v for k, v in RunRecord(folder).summary.items() if k != "digests"}
+    write_json(folder / "summary.json", summary, checked=True)
+
+
+WRONG = [
+    ("per_client", "rmse_after", np.inf, "no finite number"),
+    ("per_client", "rmse_after", "0.3 stars", "no finite number"),
+    ("per_client", "rmse_after", np.nan, "29 clients have a number .*summary.json counts 30"),
+    ("per_client", "num_examples", np.inf, "no finite number"),
+    ("metrics", "train/loss", np.inf, "no finite number"),
+    ("metrics", "eval/rmse", "low", "no number"),
+]
+
+
+@pytest.mark.parametrize(("file", "column", "value", "why"), WRONG)
+def test_what_is_no_number_is_refused_without_a_digest_too(
+    write_run, caplog, file, column, value, why
+):
+    folders = [write_run("fed_avg"), write_run("fed_recon")]
+    without_digests(folders[1])
+    compare(folders)
+    warnings = [line for line in caplog.messages if "cannot be checked" in line]
+    assert len(warnings) == 1 and str(folders[1]) in warnings[0]
+    path = folders[1] / f"{file}.csv"
+    table = pd.read_csv(path)
+    table[column] = table[column].astype(object)
+    table.loc[3, column] = value
+    table.to_csv(path, index=False)
+    with pytest.raises(UserError, match=f"{file}.csv is damaged or was changed.*{why}"):
+        compare(folders)
+
+
 def test_runs_without_a_metric_of_each_client_are_refused_in_one_line(write_run):
     """Those of all clients at once, such as an AUC, tell no differences."""
     folders = [write_run(name, test={"auc": 0.7}) for name in "ab"]
     for folder in folders:
         clients = pd.read_csv(folder / "per_client.csv")[["client", "num_examples"]]
-        clients.to_csv(folder / "per_client.csv", index=False)
+        rewrite(folder, per_client=clients)
     with pytest.raises(UserError, match="run_0 has no metric of each client to compare"):
         compare(folders)
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from fedpersonal.runs.folder import RunFolder
+from tests.drawn_run import count_clients
 
 
 @pytest.fixture(name="write_run")
@@ -68,7 +69,8 @@ def _write_run(tmp_path):
         log = {"round": rounds, "seconds": 0.5, "train/loss": curve}
         log.update({f"eval/{name}": evaluated for name in (*metrics, "loss")})
         pd.DataFrame(log).to_csv(folder.metrics_csv, index=False)
-        folder.write_per_client({**table, **(columns or {})})
+        table = pd.DataFrame({**table, **(columns or {})})
+        folder.write_per_client(table)
         sizes = {"broadcast": 1000, "aggregate": 500}
         folder.write_boundary(
             [{"name": "w", "direction": d, "num_bytes": n} for d, n in sizes.items()]
@@ -86,6 +88,7 @@ def _write_run(tmp_path):
                     "num_clients": num_clients,
                     "num_examples": int(counts.sum()),
                     "share_hurt": 0.1,
+                    "num_clients_of": count_clients(table, {**overall["after"], **(test or {})}),
                     **(test or {}),
                 },
                 "train_wall_seconds": 0.5 * num_rounds,

@@ -39,6 +39,7 @@ from fedpersonal.report.samples import (
 )
 from fedpersonal.runs.record import RunRecord, read_about
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
+from tests.drawn_run import rewrite
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 HOSTILE = [
@@ -138,7 +139,7 @@ def change(path, **columns):
     table = pd.read_csv(path / "per_client.csv", dtype={"client": str})
     table = table.assign(**{name: v for name, v in columns.items() if v is not None})
     table = table.drop(columns=[name for name, v in columns.items() if v is None])
-    table.to_csv(path / "per_client.csv", index=False, lineterminator="\n")
+    rewrite(path, per_client=table)
     return judge(read_run(path))
 
 
@@ -240,9 +241,7 @@ def test_without_clients_the_rounds_are_told(tmp_path, make_run):
     told = judge(read_run(path))
     assert told.startswith("The validation RMSE goes from")
     assert f"{rounds.iloc[-1]:.3f} in round 20" in told
-    pd.read_csv(path / "metrics.csv")[["round", "seconds"]].to_csv(
-        path / "metrics.csv", index=False
-    )
+    rewrite(path, metrics=pd.read_csv(path / "metrics.csv")[["round", "seconds"]])
     assert "no client was evaluated" in judge(read_run(path))
     copies = [{"name": "personal_copy/head/kernel"}, {"name": "personal_mixing"}]
     run = read_run(path)
@@ -364,7 +363,7 @@ def test_hostile_texts_are_texts(tmp_path, make_run, kind):
     path = make_run(tmp_path, clients=len(HOSTILE), names=HOSTILE, data_dir=folder)
     evil = {"<b onclick=alert(1)>_after": 1.0, "note": "secret"}
     table = pd.read_csv(path / "per_client.csv", dtype={"client": str}).assign(**evil)
-    table.to_csv(path / "per_client.csv", index=False)
+    rewrite(path, per_client=table)
     add_texts(path, HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE, rounds=20)
     items = ClientItems(HOSTILE[0], HOSTILE[1], 1.5, 0.5, [], [Item(n, 1.0) for n in HOSTILE])
     write_recommendations(path, Recommendations("rmse", [items]), rounds=20)
