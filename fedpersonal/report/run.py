@@ -241,7 +241,10 @@ def read_run(
         if last is not None:
             has = {name: has[name] and found.get(name, last) == last for name in _FILES}
 
-    rounds = record.metrics if has["metrics.csv"] else pd.DataFrame({"round": [], "seconds": []})
+    rounds = pd.DataFrame({"round": [], "seconds": []})
+    if has["metrics.csv"]:
+        rounds = record.metrics
+        _check_losses(record, rounds)
     about = read_about(record.path) if has[ABOUT] else {}
     local = about.get("local", {})
     boundary = record.boundary if has["boundary.json"] else []
@@ -278,6 +281,14 @@ def read_run(
         names=about.get("names", {}),
         failure=failure,
     )
+
+
+def _check_losses(record: RunRecord, rounds: pd.DataFrame) -> None:
+    """Raises a UserError if a loss is infinite in a table without a digest: it may be a mistake."""
+    if not record.has_metrics_digest:
+        for column in map(str, rounds):
+            if "loss" in column:
+                check_numbers(record.metrics_csv, rounds, column, finite=True)
 
 
 def _check_clients(record: RunRecord, clients: pd.DataFrame, test: Mapping[str, Any]) -> None:

@@ -213,11 +213,16 @@ class RunRecord:
         if list(table.get("round", [])) != list(range(1, len(table) + 1)):
             raise damaged(path)
         for column in map(str, table):
-            check_numbers(path, table, column, finite=column in FIRST_COLUMNS or "loss" in column)
+            check_numbers(path, table, column, finite=column in FIRST_COLUMNS)
         for rounds, known in self._metrics_digests():
             if self.metrics_digest(rounds) != known:
                 raise damaged(path)
         return table
+
+    @property
+    def has_metrics_digest(self) -> bool:
+        """Whether the end of the run wrote down the digest of `metrics.csv`."""
+        return any(True for _ in self._metrics_digests())
 
     def _metrics_digests(self) -> Iterator[tuple[int, str]]:
         """Yields what the end of the run wrote down of `metrics.csv`: rounds, and their digest."""

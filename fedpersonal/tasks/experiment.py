@@ -66,8 +66,8 @@ class Experiment(Built, Generic[OptionsT, DataT]):
         chosen = self.options.best or next(iter(usual), "loss")
         if chosen not in known:
             raise UserError(
-                f"--best={chosen}: validation has no such metric"
-                f"{did_you_mean(chosen, known, '')}; it has {listed(known)}."
+                f"--best={chosen}: validation has no such metric; it has {listed(known)}"
+                f"{did_you_mean(chosen, known)}"
             )
         return chosen, "min" if lower_is_better(chosen) else "max"
 
