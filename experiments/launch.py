@@ -118,7 +118,8 @@ def task_main(task: Task) -> Program:
 
         with _nothing_begun(folder):
             summary = run_experiment(experiment, folder)
-        for line in [*task.report(summary), *_privacy_lines(summary)]:
+        lines = [*task.report(summary), *_validation_lines(task, summary), *_privacy_lines(summary)]
+        for line in lines:
             print(line)
         rounds, milliseconds = summary["rounds"], 1000 * summary["median_round_seconds"]
         print(
@@ -139,7 +140,8 @@ def task_main(task: Task) -> Program:
         check_writable(path)
         source = task.read(options)
         print(source.summary(), flush=True)
-        for line in [*idle, *task.warnings(source, options)]:
+        options, replaced = task.replace_presets(source, options, option_flags.set_by_presets())
+        for line in [*idle, *replaced, *task.warnings(source, options)]:
             print("warning:", line, file=sys.stderr, flush=True)
         # Mistakes in options and data have shown before TensorFlow is imported.
         with runtime.quick_imports(), startup.fewer_imports():
@@ -174,6 +176,28 @@ def _nothing_begun(folder: RunFolder | None = None) -> Iterator[None]:
         if folder is None or not folder.metrics_csv.exists():
             print("Stopped before the first round.", file=sys.stderr, flush=True)
         raise
+
+
+def _validation_lines(task: Task, summary: Mapping[str, Any]) -> list[str]:
+    """Returns the line on the round that validated best, if rounds were validated."""
+    told = summary.get("validation")
+    if told is None:
+        return []
+    # What reads tables is imported when a run has ended.
+    from fedpersonal.evaluation.client_metrics import unit_of
+    from fedpersonal.runs.validation import BestRound
+
+    fields = {field.name for field in dataclasses.fields(BestRound)}
+    found = BestRound(**{name: value for name, value in told.items() if name in fields})
+    line = found.sentence(unit_of(task.meanings_of(summary).get(found.metric)))
+    if told["tested_round"] != found.last_round:
+        line += f"; the model of round {told['tested_round']:,} was tested"
+    elif not found.is_last:
+        line += (
+            f": --best={found.metric} tests the best round's model, and --early_stopping=5 ends "
+            "after 5 validations that are no better"
+        )
+    return [line]
 
 
 def _privacy_lines(summary: Mapping[str, Any]) -> list[str]:

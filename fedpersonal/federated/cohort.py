@@ -160,6 +160,16 @@ class Cohort:
         return dataclasses.replace(self, shards=list(map(emptied, self.shards)), lost=None)
 
     @property
+    def has_examples(self) -> np.ndarray:
+        """Whether each of the clients has any example, bool (num_clients,)."""
+        found = np.zeros(len(self.client_ids), bool)
+        for shard in self.shards:
+            mask = np.asarray(shard.examples["mask"])
+            is_client = shard.places >= 0
+            found[shard.places[is_client]] = mask.reshape(len(mask), -1).any(1)[is_client]
+        return found
+
+    @property
     def examples(self) -> list[Any]:
         """What a process of rebuilt local variables takes for the cohort."""
         return [shard.examples for shard in self.shards]

@@ -17,7 +17,7 @@ import numpy as np
 
 import fedpersonal
 from fedpersonal.evaluation import PERCENTILES
-from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
+from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better, unit_of
 from fedpersonal.evaluation.guess import CHANCE, GUESS, strongest
 from fedpersonal.files import to_json, write_text
 from fedpersonal.report import run as numbers
@@ -41,6 +41,7 @@ from fedpersonal.report.samples import (
     read_recommendations,
     read_texts,
 )
+from fedpersonal.runs.validation import find_best_round
 
 REPORT = "report.html"
 PAGE = pathlib.Path(__file__).parent / "page"
@@ -112,6 +113,7 @@ def report_page(run: RunData, *, show_clients: bool = False) -> str:
         verdict=judge(run),
         figures=key_figures(run),
         meanings=meanings(run, shown_metrics(run)),
+        validation=_validation(run),
         percents=PERCENTILES,
         percentiles=percentile_rows(run),
         boundary=boundary_groups(run),
@@ -122,6 +124,20 @@ def report_page(run: RunData, *, show_clients: bool = False) -> str:
         show_clients=show_clients,
         show_items=show_clients or run.is_public,
     )
+
+
+def _validation(run: RunData) -> str:
+    """Returns a sentence on the round that validated best; empty where none was validated."""
+    told = run.summary.get("validation") or {}
+    metrics = [told["metric"]] if isinstance(told.get("metric"), str) else run.task_metrics
+    found = find_best_round(run.rounds, metrics)
+    if found is None:
+        return ""
+    sentence = found.sentence(unit_of(run.meaning(found.metric)))
+    tested = told.get("tested_round")
+    if is_number(tested) and tested != found.last_round:
+        sentence += f"; the model of round {tested:,} was tested"
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def _samples(run: RunData, *, show_clients: bool) -> tuple[Texts, Recommendations]:

@@ -9,7 +9,8 @@ from typing import Any, Generic
 import numpy as np
 
 from fedpersonal.data.clients import ClientDataset
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, did_you_mean, listed
+from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
 from fedpersonal.evaluation.evaluate import Kept
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.federated.privacy import DifferentialPrivacy
@@ -51,6 +52,24 @@ class Experiment(Built, Generic[OptionsT, DataT]):
     method: type[Method]
     trainer: Trainer
     findings: Mapping[str, Any]
+
+    @property
+    def watched(self) -> tuple[str, str]:
+        """The validation metric that `--best` and `--early_stopping` watch, and `min` or `max`.
+
+        Raises:
+            UserError: If validation has no metric of that name, or none whose direction is known.
+        """
+        names = ["loss", *(metric.name for metric in self.evaluator.model.metrics)]
+        known = [name for name in names if lower_is_better(name) is not None]
+        usual = [name for name in (find_metric(n, known) for n in self.task.metrics) if name]
+        chosen = self.options.best or next(iter(usual), "loss")
+        if chosen not in known:
+            raise UserError(
+                f"--best={chosen}: validation has no such metric; it has {listed(known)}"
+                f"{did_you_mean(chosen, known)}"
+            )
+        return chosen, "min" if lower_is_better(chosen) else "max"
 
     def has_kept(self, part: EvaluationSet) -> bool:
         """Tells whether clients bring local variables that they have kept, beside states."""
@@ -200,7 +219,7 @@ def build_experiment(
         seed=options.seed,
         **work,
     )
-    return Experiment(
+    experiment = Experiment(
         **vars(built),
         task=task,
         options=options,
@@ -209,6 +228,14 @@ def build_experiment(
         trainer=trainer,
         findings=findings,
     )
+    if options.watches:
+        if not method.trains:
+            raise UserError(
+                f"--method={options.method} has no rounds to choose from: leave --best and "
+                "--early_stopping out."
+            )
+        _ = experiment.watched  # A mistake in its name shows before the first round.
+    return experiment
 
 
 def _privacy(options: RunOptions, num_clients: int) -> DifferentialPrivacy:

@@ -1,0 +1,68 @@
+"""Validation over the rounds of a run: which round was best, and how far the last is from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pandas as pd
+
+from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better, main_metric
+
+_PREFIX = "eval/"
+
+
+@dataclasses.dataclass(frozen=True)
+class BestRound:
+    """The round that validated best, beside the last one that was validated.
+
+    Attributes:
+        metric: The metric, such as `rmse`.
+        best_round: The first round with the best value.
+        best: That value.
+        last_round: The last round with a value.
+        last: That value.
+    """
+
+    metric: str
+    best_round: int
+    best: float
+    last_round: int
+    last: float
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no round was better than the last one."""
+        return self.best_round == self.last_round
+
+    def sentence(self, unit: str = "") -> str:
+        """Returns both rounds in a sentence; `unit` is that of the metric, such as `stars`."""
+        unit = f" {unit}" if unit else ""
+        start = f"validation {self.metric} was best in round {self.best_round:,} ({self.best:.4f})"
+        if self.is_last:
+            return f"{start}, the last one"
+        worse = abs(self.last - self.best)
+        return f"{start}; in the last round, {self.last_round:,}, it is {worse:.4f}{unit} worse"
+
+
+def find_best_round(rounds: pd.DataFrame, metrics: Sequence[str] = ()) -> BestRound | None:
+    """Finds the round of a run that validated best.
+
+    Args:
+        rounds: `metrics.csv`, a row a round.
+        metrics: The metrics that a run is judged by, the first first; of others the usual ones.
+
+    Returns:
+        The round; None if fewer than two rounds were validated by a metric of a known direction.
+    """
+    columns = [str(name) for name in rounds if str(name).startswith(_PREFIX)]
+    names = [name[len(_PREFIX) :] for name in columns if rounds[name].notna().sum() > 1]
+    names = [name for name in names if lower_is_better(name) is not None]
+    usual = [name for name in (find_metric(metric, names) for metric in metrics) if name]
+    metric = next(iter(usual), None) or main_metric(names)
+    if metric is None:
+        return None
+    values = rounds.set_index("round")[_PREFIX + metric].dropna()
+    best = values.idxmin() if lower_is_better(metric) else values.idxmax()
+    last = values.index[-1]
+    return BestRound(metric, int(best), float(values[best]), int(last), float(values[last]))
