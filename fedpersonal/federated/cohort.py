@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,11 +110,13 @@ class Cohort:
         client_ids: The clients' names.
         shards: The shards, which hold each client once.
         lost: Further clients, which keep what they have trained, but send nothing; or None.
+        without_examples: The places of clients that have no example, and so train nothing.
     """
 
     client_ids: Sequence[str] | np.ndarray
     shards: Sequence[Shard]
     lost: Cohort | None = None
+    without_examples: Collection[int] = ()
 
     def __post_init__(self):
         counts = collections.Counter(self.client_ids)
@@ -158,16 +160,6 @@ class Cohort:
             )
 
         return dataclasses.replace(self, shards=list(map(emptied, self.shards)), lost=None)
-
-    @property
-    def has_examples(self) -> np.ndarray:
-        """Whether each of the clients has any example, bool (num_clients,)."""
-        found = np.zeros(len(self.client_ids), bool)
-        for shard in self.shards:
-            mask = np.asarray(shard.examples["mask"])
-            is_client = shard.places >= 0
-            found[shard.places[is_client]] = mask.reshape(len(mask), -1).any(1)[is_client]
-        return found
 
     @property
     def examples(self) -> list[Any]:
@@ -238,7 +230,8 @@ def make_cohort(
         )
         padded = np.pad(places, (0, room - len(places)), constant_values=-1)
         shards.append(Shard(padded.astype(np.int32), examples))
-    return Cohort(dataset.client_ids[indices], shards)
+    empty = np.flatnonzero(dataset.counts[indices] == 0)
+    return Cohort(dataset.client_ids[indices], shards, without_examples=empty.tolist())
 
 
 def shard_type(model: PartitionedModel, algorithm: Algorithm, execution: Execution) -> tff.Type:

@@ -93,11 +93,10 @@ class Rounds:
         """Returns what comes of a cohort's round, and the row that each of its clients keeps."""
         known, values = read_kept(store, state, cohort.client_ids)
         output = self._process.next(state.server, cohort.with_local_state(known, values))
-        rows, has_examples = {}, cohort.has_examples
+        rows = {}
         for local in output.local:
             for place, row in zip(local["places"], store.pack(local["values"])):
-                # A client without examples has not trained what it would keep.
-                if place >= 0 and has_examples[place]:
+                if place >= 0 and place not in cohort.without_examples:
                     rows[cohort.client_ids[place]] = row
         return output, rows
 

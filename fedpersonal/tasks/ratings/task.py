@@ -16,7 +16,7 @@ from fedpersonal.runs.tested import TestReport
 from fedpersonal.tasks.items import FactorizationOptions, ItemTask, factorization
 from fedpersonal.tasks.options import RunOptions, TableOptions
 from fedpersonal.tasks.ratings.data import RatingData, add_rated, is_ordered, split_ratings
-from fedpersonal.tasks.task import EvaluationSet
+from fedpersonal.tasks.task import Built, EvaluationSet
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.guess import Guess
@@ -194,6 +194,18 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
     def split(self, source: Ratings, options: RatingRun) -> RatingData:
         """Splits the ratings."""
         return split_ratings(source, options)
+
+    def build(self, known_sizes: Mapping[str, Any], options: RatingRun) -> Built:
+        """Builds as any task does; the penalties of ridge are of scores, as the loss is."""
+        _, scale = _settled(SimpleNamespace(**known_sizes), options)
+        l2, bias_l2 = options.ridge_l2, options.ridge_bias_l2
+        return super().build(
+            known_sizes,
+            options.replace(
+                ridge_l2=l2 * scale**2,
+                ridge_bias_l2=None if bias_l2 is None else bias_l2 * scale**2,
+            ),
+        )
 
     def build_model(
         self, sizes: SimpleNamespace, options: RatingRun, local_layers: Sequence[str]

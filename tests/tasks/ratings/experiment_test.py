@@ -188,6 +188,21 @@ def test_a_scale_trains_as_normalised_ratings_do(tiny):
     assert stars["loss"] == pytest.approx(scores["loss"], rel=1e-4)
 
 
+def test_ridge_penalties_are_of_scores():
+    """Exact reconstruction of ratings from 0 to 100 is that of ratings from 1 to 5."""
+    errors = []
+    for low, high, offset, scale in ((1, 5, 3.0, 1.0), (0, 100, 50.0, 25.0)):
+        options = TASK.options(
+            method="fed_recon", embedding_dim=3, reconstruction="ridge", ridge_l2=10,
+            ridge_bias_l2=2, use_biases=True, rating_offset=offset, rating_scale=scale,
+        )  # fmt: skip
+        experiment = build_experiment(TASK, rated(low=low, high=high), options)
+        with experiment.trainer.untrained() as trained:
+            results = experiment.evaluation(experiment.data.test)(trained).overall()
+        errors.append(results["rmse"] / scale)
+    assert errors[0] == pytest.approx(errors[1], rel=1e-4)
+
+
 def test_reconstruction_grows_by_a_pass_a_round(tiny):
     built = {
         (epochs, grows): tiny.build(
