@@ -179,13 +179,16 @@ def _nothing_begun(folder: RunFolder | None = None) -> Iterator[None]:
 
 
 def _validation_lines(task: Task, summary: Mapping[str, Any]) -> list[str]:
-    """Returns the line on the round that validated best, if rounds were validated."""
+    """Returns the line on the round that validated best, or on passes without rounds, if any."""
+    # What reads tables is imported when a run has ended.
+    from fedpersonal.evaluation.client_metrics import unit_of
+    from fedpersonal.runs.validation import BestRound, passes_sentence
+
+    if "standalone" in summary:
+        return [passes_sentence(summary["standalone"])]
     told = summary.get("validation")
     if told is None:
         return []
-    # What reads tables is imported when a run has ended.
-    from fedpersonal.evaluation.client_metrics import unit_of
-    from fedpersonal.runs.validation import BestRound
 
     fields = {field.name for field in dataclasses.fields(BestRound)}
     found = BestRound(**{name: value for name, value in told.items() if name in fields})

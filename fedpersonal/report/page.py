@@ -41,7 +41,7 @@ from fedpersonal.report.samples import (
     read_recommendations,
     read_texts,
 )
-from fedpersonal.runs.validation import find_best_round
+from fedpersonal.runs.validation import find_best_round, passes_sentence
 
 REPORT = "report.html"
 PAGE = pathlib.Path(__file__).parent / "page"
@@ -127,7 +127,10 @@ def report_page(run: RunData, *, show_clients: bool = False) -> str:
 
 
 def _validation(run: RunData) -> str:
-    """Returns a sentence on the round that validated best; empty where none was validated."""
+    """Returns a sentence on the round, or the passes of clients alone, that validated best."""
+    alone = run.summary.get("standalone")
+    if alone:
+        return f"{_capital(passes_sentence(alone))}."
     told = run.summary.get("validation") or {}
     metrics = [told["metric"]] if isinstance(told.get("metric"), str) else run.task_metrics
     found = find_best_round(run.rounds, metrics)
@@ -137,7 +140,11 @@ def _validation(run: RunData) -> str:
     tested = told.get("tested_round")
     if is_number(tested) and tested != found.last_round:
         sentence += f"; the model of round {tested:,} was tested"
-    return f"{sentence[0].upper()}{sentence[1:]}."
+    return f"{_capital(sentence)}."
+
+
+def _capital(sentence: str) -> str:
+    return f"{sentence[0].upper()}{sentence[1:]}"
 
 
 def _samples(run: RunData, *, show_clients: bool) -> tuple[Texts, Recommendations]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
+from fedpersonal.errors import counted
 from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better, main_metric
 
 _PREFIX = "eval/"
@@ -43,6 +45,18 @@ class BestRound:
             return f"{start}, the last one"
         worse = abs(self.last - self.best)
         return f"{start}; in the last round, {self.last_round:,}, it is {worse:.4f}{unit} worse"
+
+
+def passes_sentence(found: Mapping[str, Any]) -> str:
+    """Returns a sentence on how many passes validated best.
+
+    Args:
+        found: The number of `epochs`, the `metric`, and its value in `validation` by the number of
+            passes that were tried, a text.
+    """
+    values = ", ".join(f"{value:.4f} with {n}" for n, value in found["validation"].items())
+    passes = counted(found["epochs"], "passes")
+    return f"each client trains alone, in {passes}: validation {found['metric']} is {values}"
 
 
 def find_best_round(rounds: pd.DataFrame, metrics: Sequence[str] = ()) -> BestRound | None:

@@ -19,6 +19,7 @@ from fedpersonal.methods.phases import Phase
 from fedpersonal.optimizers import build_server_optimizer
 from fedpersonal.tasks.findings import check_clients
 from fedpersonal.tasks.options import RunOptions
+from fedpersonal.tasks.standalone import choose_epochs
 from fedpersonal.tasks.task import (
     Built,
     DataT,
@@ -60,14 +61,15 @@ class Experiment(Built, Generic[OptionsT, DataT]):
         Raises:
             UserError: If validation has no metric of that name, or none whose direction is known.
         """
-        names = ["loss", *(metric.name for metric in self.evaluator.model.metrics)]
+        of_model = (metric.name for metric in self.evaluator.model.metrics)
+        names = [*self.task.validated_metrics(self.data), *of_model, "loss"]
         known = [name for name in names if lower_is_better(name) is not None]
-        usual = [name for name in (find_metric(n, known) for n in self.task.metrics) if name]
-        chosen = self.options.best or next(iter(usual), "loss")
-        if chosen not in known:
+        wanted = [self.options.best] if self.options.best else [*self.task.metrics, "loss"]
+        chosen = next((name for name in (find_metric(n, known) for n in wanted) if name), None)
+        if chosen is None:
             raise UserError(
-                f"--best={chosen}: validation has no such metric; it has {listed(known)}"
-                f"{did_you_mean(chosen, known)}"
+                f"--best={wanted[0]}: validation has no such metric; it has {listed(known)}"
+                f"{did_you_mean(wanted[0], known)}"
             )
         return chosen, "min" if lower_is_better(chosen) else "max"
 
@@ -235,7 +237,7 @@ def build_experiment(
                 "--early_stopping out."
             )
         _ = experiment.watched  # A mistake in its name shows before the first round.
-    return experiment
+    return choose_epochs(experiment)
 
 
 def _privacy(options: RunOptions, num_clients: int) -> DifferentialPrivacy:

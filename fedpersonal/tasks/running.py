@@ -22,6 +22,7 @@ from fedpersonal.runs.validation import find_best_round
 from fedpersonal.tasks.experiment import Experiment, build_experiment
 from fedpersonal.tasks.findings import tell_attendance, tell_outliers
 from fedpersonal.tasks.idle import check_effects
+from fedpersonal.tasks.standalone import EPOCHS
 from fedpersonal.tasks.task import DataT, EvaluationSet, OptionsT, SourceT, Task
 from fedpersonal.training.callbacks import EarlyStopping
 from fedpersonal.training.trained import TrainedModel
@@ -147,6 +148,8 @@ def run_experiment(
     with train_experiment(experiment, run_folder, progress=progress) as trained, quiet:
         report = task.test(experiment, trained)
         about = {"sizes": task.sizes(experiment.data), "names": task.names(experiment)}
+        if "standalone" in experiment.findings:
+            about["chosen"] = {EPOCHS: experiment.options.values()[EPOCHS]}
         save_model(run_folder, trained, about, snapshot=trained.snapshot)
         guesses = task.guesses(experiment, experiment.data.test)
         recommendations = task.recommend(experiment, trained, report.results)

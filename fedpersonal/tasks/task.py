@@ -408,6 +408,10 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         """Evaluates a trained model on the test clients, once."""
         return TestReport(experiment.evaluation(experiment.data.test)(trained))
 
+    def validated_metrics(self, data: DataT) -> Sequence[str]:
+        """Returns the metrics that validation has beside the loss and those of the model."""
+        return ()
+
     def guesses(
         self, experiment: Experiment[OptionsT, DataT], part: EvaluationSet
     ) -> Mapping[str, Guess]:
