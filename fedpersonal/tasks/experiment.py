@@ -17,7 +17,7 @@ from fedpersonal.federated.privacy import DifferentialPrivacy
 from fedpersonal.methods.method import Method
 from fedpersonal.methods.phases import Phase
 from fedpersonal.optimizers import build_server_optimizer
-from fedpersonal.tasks.findings import check_clients
+from fedpersonal.tasks.findings import check_clients, warn
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.standalone import choose_epochs
 from fedpersonal.tasks.task import (
@@ -167,6 +167,8 @@ def build_experiment(
     data, method = task.split(source, options.for_split), task.method(options)
     built = task.build(task.sizes(data), options)
     findings = check_clients(data, built.algorithm, options)
+    for line in task.split_warnings(source, data):
+        warn(line)
     train = task.training_clients(built.model, data.train, options)
     if options.is_private and not (method.is_federated and method.trains):
         raise UserError(

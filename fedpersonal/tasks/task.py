@@ -295,6 +295,10 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         """Returns lines on data that do not suit the options, to be told before the slow part."""
         return []
 
+    def split_warnings(self, source: SourceT, data: DataT) -> list[str]:
+        """Returns lines on who tests what, once data are split."""
+        return []
+
     def split(self, source: SourceT, options: OptionsT) -> DataT:
         """Splits the data for an experiment."""
         raise NotImplementedError
