@@ -27,7 +27,8 @@ class LocalOnly(
 
     standalone_epochs: int = option(
         0,
-        "Passes over a client's examples before it predicts; 0: as many as validate best.",
+        "local_only: passes over a client's examples before it predicts; 0: as many as validate "
+        "best.",
         at_least=0,
     )
 

@@ -36,6 +36,7 @@ from fedpersonal.runs.record import (
     read_about,
     rounds_of_files,
 )
+from fedpersonal.runs.validation import is_passes
 
 _LOG = logging.getLogger(__name__)
 OUR_TASKS = "fedpersonal.tasks."
@@ -338,7 +339,9 @@ def _is_summary(value: Mapping[str, Any]) -> bool:
         guesses = test.get("guesses", {})
         objects += [guesses, test.get("before", {}), test.get("num_clients_of", {})]
         objects += guesses.values() if isinstance(guesses, dict) else []
-    return all(isinstance(v, dict) for v in objects)
+    objects.append(value.get("validation", {}))
+    alone = value.get("standalone", {"epochs": 1, "metric": "", "validation": {}})
+    return all(isinstance(v, dict) for v in objects) and is_passes(alone)
 
 
 def is_number(value: object) -> bool:

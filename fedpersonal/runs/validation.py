@@ -59,6 +59,14 @@ def passes_sentence(found: Mapping[str, Any]) -> str:
     return f"each client trains alone, in {passes}: validation {found['metric']} is {values}"
 
 
+def is_passes(value: Any) -> bool:
+    """Tells whether a value is what `passes_sentence` takes."""
+    if not isinstance(value, dict) or not isinstance(value.get("validation"), dict):
+        return False
+    numbers = [value.get("epochs"), *value["validation"].values()]
+    return "metric" in value and all(isinstance(number, (int, float)) for number in numbers)
+
+
 def find_best_round(rounds: pd.DataFrame, metrics: Sequence[str] = ()) -> BestRound | None:
     """Finds the round of a run that validated best.
 
