@@ -238,6 +238,11 @@ def build_experiment(
                 f"--method={options.method} has no rounds to choose from: leave --best and "
                 "--early_stopping out."
             )
+        if not data.validation.query.num_examples:
+            raise UserError(
+                "--best and --early_stopping need validation clients, and none has anything to "
+                "predict: leave them out."
+            )
         _ = experiment.watched  # A mistake in its name shows before the first round.
     return choose_epochs(experiment)
 

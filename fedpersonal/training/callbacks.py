@@ -295,8 +295,9 @@ class LearningCheck(Callback):
 _WHY = {
     "nobody reported": "no client reported. Raise round_time_limit, or drop fewer clients, and "
     "start a new run.",
-    "no examples": "no client that took part has an example. Draw more clients a round, or give "
-    "clients with examples, and start a new run.",
+    "no examples": "no client that took part has an example to train on, in its query set where "
+    "there is one. Give clients with more examples, lower the batch size, or sample more clients a "
+    "round, and start a new run.",
     "not finite": "every client's update was infinite or NaN, and was dropped. Lower the learning "
     "rates, or look for NaN and huge numbers in the data, and start a new run.",
 }

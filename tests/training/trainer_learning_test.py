@@ -47,6 +47,23 @@ def test_a_round_of_nobody_has_no_loss_and_is_not_the_best(dense_model, tmp_path
     trainer.fit(rounds=9, **options).close()
 
 
+@pytest.mark.parametrize(
+    ("losses", "line"),
+    [
+        ([3.0, 1.0, 1.5], "round 2 (1.0000); in the last round, 3, it is 0.5000 worse: fit(best="),
+        ([3.0, 2.0, 1.0], "round 3 (1.0000), the last one"),
+        ([3.0], ""),
+    ],
+)
+def test_a_program_says_which_round_validated_best(dense_model, capfd, losses, line):
+    trainer, values = kept(dense_model, clients()), iter(losses)
+    validate = {"validate": lambda trained: {"loss": next(values)}, "rounds_per_eval": 1}
+    trainer.fit(rounds=len(losses), **validate).close()
+    said = [row for row in capfd.readouterr().err.splitlines() if "validation" in row]
+    assert len(said) == bool(line)
+    assert not line or f"validation loss was best in {line}" in said[0]
+
+
 @pytest.mark.parametrize("rate", [1e12, 3e38], ids=["updates", "weights"])
 def test_a_program_is_told_of_divergence_at_once_and_in_a_line(tmp_path, rate):
     layers = [tf.keras.Input([2], name="x"), tf.keras.layers.Dense(1)]
