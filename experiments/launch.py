@@ -186,18 +186,17 @@ def _validation_lines(task: Task, summary: Mapping[str, Any]) -> list[str]:
 
     if "standalone" in summary:
         return [passes_sentence(summary["standalone"])]
-    told = summary.get("validation")
-    if told is None:
+    entry = summary.get("validation")
+    if entry is None:
         return []
 
     fields = {field.name for field in dataclasses.fields(BestRound)}
-    found = BestRound(**{name: value for name, value in told.items() if name in fields})
-    line = found.sentence(unit_of(task.meanings_of(summary).get(found.metric)))
-    if told["tested_round"] != found.last_round:
-        line += f"; the model of round {told['tested_round']:,} was tested"
-    elif not found.is_last:
+    best = BestRound(**{name: value for name, value in entry.items() if name in fields})
+    unit = unit_of(task.meanings_of(summary).get(best.metric))
+    line = best.sentence(unit, entry["tested_round"])
+    if entry["tested_round"] == best.last_round and not best.is_last:
         line += (
-            f": --best={found.metric} tests the best round's model, and --early_stopping=5 ends "
+            f": --best={best.metric} tests the best round's model, and --early_stopping=5 ends "
             "after 5 validations that are no better"
         )
     return [line]

@@ -1,4 +1,4 @@
-"""Digests of the sentences that a base model was pretrained on, by which they are found again."""
+"""Digests of the sentences that a base model was pretrained on, which tell them from others."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def digest_texts(texts: Iterable[str]) -> np.ndarray:
     sentences = itertools.chain.from_iterable(map(split_sentences, texts))
     plain = {" ".join(sentence.casefold().split()) for sentence in sentences}
     encoded = (sentence.encode("utf-8", "surrogatepass") for sentence in plain)
-    found = b"".join(hashlib.blake2b(s, digest_size=_DIGEST.itemsize).digest() for s in encoded)
-    return np.unique(np.frombuffer(found, _DIGEST))
+    digests = b"".join(hashlib.blake2b(s, digest_size=_DIGEST.itemsize).digest() for s in encoded)
+    return np.unique(np.frombuffer(digests, _DIGEST))
 
 
 def write_digests(digests: np.ndarray) -> dict[str, str]:

@@ -131,16 +131,14 @@ def _validation(run: RunData) -> str:
     alone = run.summary.get("standalone")
     if alone:
         return f"{_capital(passes_sentence(alone))}."
-    told = run.summary.get("validation") or {}
-    metrics = [told["metric"]] if isinstance(told.get("metric"), str) else run.task_metrics
-    found = find_best_round(run.rounds, metrics)
-    if found is None:
+    entry = run.summary.get("validation") or {}
+    metrics = [entry["metric"]] if isinstance(entry.get("metric"), str) else run.task_metrics
+    best = find_best_round(run.rounds, metrics)
+    if best is None:
         return ""
-    sentence = found.sentence(unit_of(run.meaning(found.metric)))
-    tested = told.get("tested_round")
-    if is_number(tested) and tested != found.last_round:
-        sentence += f"; the model of round {tested:,} was tested"
-    return f"{_capital(sentence)}."
+    tested = entry.get("tested_round")
+    unit = unit_of(run.meaning(best.metric))
+    return f"{_capital(best.sentence(unit, tested if is_number(tested) else None))}."
 
 
 def _capital(sentence: str) -> str:

@@ -16,7 +16,7 @@ _PREFIX = "eval/"
 
 @dataclasses.dataclass(frozen=True)
 class BestRound:
-    """The round that validated best, beside the last one that was validated.
+    """The round that validated best, and the last one that was validated.
 
     Attributes:
         metric: The metric, such as `rmse`.
@@ -37,14 +37,22 @@ class BestRound:
         """Whether no round was better than the last one."""
         return self.best_round == self.last_round
 
-    def sentence(self, unit: str = "") -> str:
-        """Returns both rounds in a sentence; `unit` is that of the metric, such as `stars`."""
+    def sentence(self, unit: str = "", tested_round: int | None = None) -> str:
+        """Returns both rounds in a sentence.
+
+        Args:
+            unit: The unit of the metric, such as `stars`.
+            tested_round: The round whose model was tested; None for the last.
+        """
         unit = f" {unit}" if unit else ""
         start = f"validation {self.metric} was best in round {self.best_round:,} ({self.best:.4f})"
         if self.is_last:
             return f"{start}, the last one"
         worse = abs(self.last - self.best)
-        return f"{start}; in the last round, {self.last_round:,}, it is {worse:.4f}{unit} worse"
+        end = f"; in the last round, {self.last_round:,}, it is {worse:.4f}{unit} worse"
+        if tested_round not in (None, self.last_round):
+            end += f"; the model of round {tested_round:,} was tested"
+        return start + end
 
 
 def passes_sentence(found: Mapping[str, Any]) -> str:
