@@ -118,7 +118,8 @@ def task_main(task: Task) -> Program:
 
         with _nothing_begun(folder):
             summary = run_experiment(experiment, folder)
-        for line in [*task.report(summary), *_privacy_lines(summary)]:
+        lines = [*task.report(summary), *_validation_lines(task, summary), *_privacy_lines(summary)]
+        for line in lines:
             print(line)
         rounds, milliseconds = summary["rounds"], 1000 * summary["median_round_seconds"]
         print(
@@ -139,7 +140,8 @@ def task_main(task: Task) -> Program:
         check_writable(path)
         source = task.read(options)
         print(source.summary(), flush=True)
-        for line in [*idle, *task.warnings(source, options)]:
+        options, replaced = task.replace_presets(source, options, option_flags.set_by_presets())
+        for line in [*idle, *replaced, *task.warnings(source, options)]:
             print("warning:", line, file=sys.stderr, flush=True)
         # Mistakes in options and data have shown before TensorFlow is imported.
         with runtime.quick_imports(), startup.fewer_imports():
@@ -174,6 +176,30 @@ def _nothing_begun(folder: RunFolder | None = None) -> Iterator[None]:
         if folder is None or not folder.metrics_csv.exists():
             print("Stopped before the first round.", file=sys.stderr, flush=True)
         raise
+
+
+def _validation_lines(task: Task, summary: Mapping[str, Any]) -> list[str]:
+    """Returns the line on the round that validated best, or on passes without rounds, if any."""
+    # What reads tables is imported when a run has ended.
+    from fedpersonal.evaluation.client_metrics import unit_of
+    from fedpersonal.runs.validation import BestRound, passes_sentence
+
+    if "standalone" in summary:
+        return [passes_sentence(summary["standalone"])]
+    entry = summary.get("validation")
+    if entry is None:
+        return []
+
+    fields = {field.name for field in dataclasses.fields(BestRound)}
+    best = BestRound(**{name: value for name, value in entry.items() if name in fields})
+    unit = unit_of(task.meanings_of(summary).get(best.metric))
+    line = best.sentence(unit, entry["tested_round"])
+    if entry["tested_round"] == best.last_round and not best.is_last:
+        line += (
+            f": --best={best.metric} tests the best round's model, and --early_stopping=5 ends "
+            "after 5 validations that are no better"
+        )
+    return [line]
 
 
 def _privacy_lines(summary: Mapping[str, Any]) -> list[str]:

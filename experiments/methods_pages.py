@@ -25,6 +25,7 @@ from fedpersonal.methods.method import ClientOptions, Layers, Method, methods_in
 from fedpersonal.methods.phases import BlendPhase, ChoicePhase, NeighboursPhase, Phase, RidgePhase
 from fedpersonal.options import Options
 from fedpersonal.tasks.find import all_tasks
+from fedpersonal.tasks.standalone import EPOCHS
 from fedpersonal.tasks.utterances import methods as language_methods
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
@@ -292,6 +293,8 @@ def _own(method: type[Method]) -> str:
 
 
 def _adaptation(method: type[Method]) -> str:
+    if EPOCHS in method.options.declarations():
+        return "moves all variables, in as many passes over all data as validate best"
     phases = _finetuning(method)
     moves = [f"{'' if _remembers(phase) else 'moves '}{_phase(phase)}" for phase in phases]
     algorithm = method.build(_options_of(method)(), _LAYERS)

@@ -140,6 +140,15 @@ def complete(name: str, task: str) -> str:
     return f"{name}_{size}" if size else name
 
 
+def set_by_presets() -> dict[str, str]:
+    """Returns which preset has set a flag, by name; neither the command line nor other files."""
+    return {
+        name: source
+        for name, source in set_by.items()
+        if source.startswith("--size=") or _PRESETS in (_REPOSITORY / source).resolve().parents
+    }
+
+
 def _preset(task: str, size: str) -> pathlib.Path:
     return _PRESETS / f"{task}_{size}.flags"
 

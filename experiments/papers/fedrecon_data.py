@@ -132,7 +132,7 @@ WORD_CAPTIONS = {
 METRIC_TITLES = {METRIC: "the paper's metric", AMONG_KNOWN: "among known words"}
 ALL, GLOBAL, NOTHING = "2|l| + 2|g|", "2|g|", "0"
 # A model of one's own starts from nothing: it needs more steps than a shared one's copy.
-_LOCAL: Options = {"finetuning_learning_rate": 1.0, "finetuning_epochs": 20}
+_LOCAL: Options = {"finetuning_learning_rate": 1.0, "standalone_epochs": 20}
 _ADAPTATION: Options = {"adaptation_learning_rate": 0.3, "adaptation_steps": 10}
 # The product of lambda and eta is 1: w goes all the way to theta.
 _ENVELOPE: Options = {

@@ -18,8 +18,8 @@ RIVALS = ("local_only", "fed_avg_finetuning")
 # needs more steps than a shared one's copy.
 OWN: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
     "local_only": {
-        "reddit": {"finetuning_learning_rate": 3.0, "finetuning_epochs": 20},
-        "films": {"finetuning_learning_rate": 1.0, "finetuning_epochs": 10},
+        "reddit": {"finetuning_learning_rate": 3.0, "standalone_epochs": 20},
+        "films": {"finetuning_learning_rate": 1.0, "standalone_epochs": 10},
     },
     "fed_avg": {"films": {"client_learning_rate": 0.3}},
     "fed_avg_finetuning": {"films": {"client_learning_rate": 0.3}},

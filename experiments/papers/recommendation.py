@@ -123,7 +123,7 @@ ROWS = (
         client_optimizer="adam",
         client_batch_size=1000,
         finetuning_learning_rate=0.1,
-        finetuning_epochs=5,
+        standalone_epochs=5,
         support_negatives=0,
         embedding_dim=2,
     ),

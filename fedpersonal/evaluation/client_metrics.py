@@ -63,6 +63,11 @@ def meaning(name: str, own: Mapping[str, str] = MappingProxyType({})) -> str | N
     return _MEANINGS[kind].format(at=at, among=told, least=1 / math.log2(int(at) + 1))
 
 
+def unit_of(text: str | None) -> str:
+    """Returns the unit that a metric's meaning names, such as `stars`; empty where it has none."""
+    return (text or "").partition(", in ")[2]
+
+
 def lower_is_better(name: str) -> bool | None:
     """Tells which way a metric gets better.
 

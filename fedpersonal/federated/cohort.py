@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,11 +110,13 @@ class Cohort:
         client_ids: The clients' names.
         shards: The shards, which hold each client once.
         lost: Further clients, which keep what they have trained, but send nothing; or None.
+        without_examples: The places of clients that have no example, and so train nothing.
     """
 
     client_ids: Sequence[str] | np.ndarray
     shards: Sequence[Shard]
     lost: Cohort | None = None
+    without_examples: Collection[int] = ()
 
     def __post_init__(self):
         counts = collections.Counter(self.client_ids)
@@ -228,7 +230,8 @@ def make_cohort(
         )
         padded = np.pad(places, (0, room - len(places)), constant_values=-1)
         shards.append(Shard(padded.astype(np.int32), examples))
-    return Cohort(dataset.client_ids[indices], shards)
+    empty = np.flatnonzero(dataset.counts[indices] == 0)
+    return Cohort(dataset.client_ids[indices], shards, without_examples=empty.tolist())
 
 
 def shard_type(model: PartitionedModel, algorithm: Algorithm, execution: Execution) -> tff.Type:

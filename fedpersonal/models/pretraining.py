@@ -27,6 +27,7 @@ from fedpersonal.models.gpt2 import (
     train_tokenizer,
     weight_name,
 )
+from fedpersonal.models.pretrained_texts import FILE, digest_texts, read_digests, write_digests
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -114,7 +115,7 @@ def pretrain_into(
     Args:
         folder: The folder to make; it appears once training is over.
         texts: The texts to train on.
-        settings: What to note beside the report, in `NOTES`.
+        settings: What to note beside the report, in `NOTES`; digests of the texts go in `FILE`.
         **options: Those of `pretrain`.
 
     Raises:
@@ -126,7 +127,11 @@ def pretrain_into(
     state_file = folder.with_name(f"{folder.name}.{digest}.training")
     model, tokenizer, report = pretrain(texts, state_file=state_file, **options)
     notes = {"settings": settings, "report": dataclasses.asdict(report)}
-    save_base_model(folder, model, tokenizer, notes={NOTES: notes})
+    digests, start = digest_texts(texts), options["start"]
+    if isinstance(start, BaseModel):
+        digests = np.union1d(digests, read_digests(start.source))
+    sentences = {FILE: write_digests(digests)}
+    save_base_model(folder, model, tokenizer, notes={NOTES: notes, **sentences})
     state_file.unlink(missing_ok=True)
     return report
 

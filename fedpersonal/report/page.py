@@ -17,7 +17,7 @@ import numpy as np
 
 import fedpersonal
 from fedpersonal.evaluation import PERCENTILES
-from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
+from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better, unit_of
 from fedpersonal.evaluation.guess import CHANCE, GUESS, strongest
 from fedpersonal.files import to_json, write_text
 from fedpersonal.report import run as numbers
@@ -41,6 +41,7 @@ from fedpersonal.report.samples import (
     read_recommendations,
     read_texts,
 )
+from fedpersonal.runs.validation import find_best_round, passes_sentence
 
 REPORT = "report.html"
 PAGE = pathlib.Path(__file__).parent / "page"
@@ -112,6 +113,7 @@ def report_page(run: RunData, *, show_clients: bool = False) -> str:
         verdict=judge(run),
         figures=key_figures(run),
         meanings=meanings(run, shown_metrics(run)),
+        validation=_validation(run),
         percents=PERCENTILES,
         percentiles=percentile_rows(run),
         boundary=boundary_groups(run),
@@ -122,6 +124,25 @@ def report_page(run: RunData, *, show_clients: bool = False) -> str:
         show_clients=show_clients,
         show_items=show_clients or run.is_public,
     )
+
+
+def _validation(run: RunData) -> str:
+    """Returns a sentence on the round, or the passes of clients alone, that validated best."""
+    alone = run.summary.get("standalone")
+    if alone:
+        return f"{_capital(passes_sentence(alone))}."
+    entry = run.summary.get("validation") or {}
+    metrics = [entry["metric"]] if isinstance(entry.get("metric"), str) else run.task_metrics
+    best = find_best_round(run.rounds, metrics)
+    if best is None:
+        return ""
+    tested = entry.get("tested_round")
+    unit = unit_of(run.meaning(best.metric))
+    return f"{_capital(best.sentence(unit, tested if is_number(tested) else None))}."
+
+
+def _capital(sentence: str) -> str:
+    return f"{sentence[0].upper()}{sentence[1:]}"
 
 
 def _samples(run: RunData, *, show_clients: bool) -> tuple[Texts, Recommendations]:

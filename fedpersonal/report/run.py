@@ -36,6 +36,7 @@ from fedpersonal.runs.record import (
     read_about,
     rounds_of_files,
 )
+from fedpersonal.runs.validation import is_passes
 
 _LOG = logging.getLogger(__name__)
 OUR_TASKS = "fedpersonal.tasks."
@@ -93,10 +94,14 @@ class RunData:
     @property
     def predicts(self) -> str:
         """What is predicted from what for how many; empty of programs of one's own."""
+        return self.task.title(self._known) if self.task else ""
+
+    @property
+    def _known(self) -> dict[str, Any]:
+        """The options, the counts of the data, and the name of the data as `dataset`."""
         data = self.config.get("data")
-        known = {**self.options, **(data if isinstance(data, Mapping) else {})}
-        known["dataset"] = self.summary.get("dataset")
-        return self.task.title(known) if self.task else ""
+        counts = data if isinstance(data, Mapping) else {}
+        return {**self.options, **counts, "dataset": self.summary.get("dataset")}
 
     @property
     def is_public(self) -> bool:
@@ -105,7 +110,7 @@ class RunData:
 
     def meaning(self, metric: str) -> str | None:
         """Returns what a metric means, in words; None where that is not known."""
-        return meaning(metric, self.task.meanings if self.task else {})
+        return meaning(metric, self.task.meanings_of(self._known) if self.task else {})
 
     @property
     def paired_metrics(self) -> list[str]:
@@ -334,7 +339,9 @@ def _is_summary(value: Mapping[str, Any]) -> bool:
         guesses = test.get("guesses", {})
         objects += [guesses, test.get("before", {}), test.get("num_clients_of", {})]
         objects += guesses.values() if isinstance(guesses, dict) else []
-    return all(isinstance(v, dict) for v in objects)
+    objects.append(value.get("validation", {}))
+    alone = value.get("standalone", {"epochs": 1, "metric": "", "validation": {}})
+    return all(isinstance(v, dict) for v in objects) and is_passes(alone)
 
 
 def is_number(value: object) -> bool:

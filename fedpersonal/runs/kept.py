@@ -96,7 +96,7 @@ class Rounds:
         rows = {}
         for local in output.local:
             for place, row in zip(local["places"], store.pack(local["values"])):
-                if place >= 0:
+                if place >= 0 and place not in cohort.without_examples:
                     rows[cohort.client_ids[place]] = row
         return output, rows
 

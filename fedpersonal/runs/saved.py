@@ -234,7 +234,7 @@ class LoadedRun(RunRecord):
                 f"{self.config_json}: there is no task {one_line(repr(name))} ({one_line(error)})."
             ) from error
         try:
-            settled = task.settle(task.options(**options))
+            settled = task.settle(task.options(**{**options, **about.get("chosen", {})}))
         except (TypeError, ValueError) as error:
             line = one_line(error).replace("--", "its option ")
             raise UserError(f"{self.config_json} is of another version: {line}") from error

@@ -9,7 +9,8 @@ from typing import Any, Generic
 import numpy as np
 
 from fedpersonal.data.clients import ClientDataset
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, did_you_mean, listed
+from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
 from fedpersonal.evaluation.evaluate import Kept
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.federated.privacy import DifferentialPrivacy
@@ -17,8 +18,9 @@ from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import Method
 from fedpersonal.methods.phases import Phase
 from fedpersonal.optimizers import build_server_optimizer
-from fedpersonal.tasks.findings import check_clients
+from fedpersonal.tasks.findings import check_clients, warn
 from fedpersonal.tasks.options import RunOptions
+from fedpersonal.tasks.standalone import choose_epochs
 from fedpersonal.tasks.task import (
     Built,
     DataT,
@@ -52,6 +54,25 @@ class Experiment(Built, Generic[OptionsT, DataT]):
     method: type[Method]
     trainer: Trainer
     findings: Mapping[str, Any]
+
+    @property
+    def watched(self) -> tuple[str, str]:
+        """The validation metric that `--best` and `--early_stopping` watch, and `min` or `max`.
+
+        Raises:
+            UserError: If validation has no metric of that name, or none whose direction is known.
+        """
+        of_model = (metric.name for metric in self.evaluator.model.metrics)
+        names = [*self.task.validated_metrics(self.data), *of_model, "loss"]
+        known = [name for name in names if lower_is_better(name) is not None]
+        wanted = [self.options.best] if self.options.best else [*self.task.metrics, "loss"]
+        chosen = next((name for name in (find_metric(n, known) for n in wanted) if name), None)
+        if chosen is None:
+            raise UserError(
+                f"--best={wanted[0]}: validation has no such metric; it has {listed(known)}"
+                f"{did_you_mean(wanted[0], known)}"
+            )
+        return chosen, "min" if lower_is_better(chosen) else "max"
 
     def has_kept(self, part: EvaluationSet) -> bool:
         """Tells whether clients bring local variables that they have kept, beside states."""
@@ -147,6 +168,8 @@ def build_experiment(
     data, method = task.split(source, options.for_split), task.method(options)
     built = task.build(task.sizes(data), options)
     findings = check_clients(data, built.algorithm, options)
+    for line in task.split_warnings(source, data):
+        warn(line)
     train = task.training_clients(built.model, data.train, options)
     if options.is_private and not (method.is_federated and method.trains):
         raise UserError(
@@ -203,7 +226,7 @@ def build_experiment(
         seed=options.seed,
         **work,
     )
-    return Experiment(
+    experiment = Experiment(
         **vars(built),
         task=task,
         options=options,
@@ -212,6 +235,19 @@ def build_experiment(
         trainer=trainer,
         findings=findings,
     )
+    if options.watches:
+        if not method.trains:
+            raise UserError(
+                f"--method={options.method} has no rounds to choose from: leave --best and "
+                "--early_stopping out."
+            )
+        if not data.validation.query.num_examples:
+            raise UserError(
+                "--best and --early_stopping need validation clients, and none has anything to "
+                "predict: leave them out."
+            )
+        _ = experiment.watched  # A mistake in its name shows before the first round.
+    return choose_epochs(experiment)
 
 
 def _check_state_bound(algorithm: Algorithm, options: RunOptions) -> None:

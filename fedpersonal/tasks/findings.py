@@ -45,7 +45,7 @@ def check_clients(data: Data, algorithm: Algorithm, options: RunOptions) -> dict
             f"{lower or 'Keep'} only clients with more examples."
         )
     if not data.validation.query.num_examples:
-        _warn("no validation client has anything to predict: there will be no eval/ figures")
+        warn("no validation client has anything to predict: there will be no eval/ figures")
     told = {"test_labels": hash_labels(query)}
     has_query = is_query(algorithm.phases[-1].data)
     if not has_query or not isinstance(data.train, ClientDataset):
@@ -55,7 +55,7 @@ def check_clients(data: Data, algorithm: Algorithm, options: RunOptions) -> dict
     counts = count_query_examples(data.train, batch_size=batch_size, **parts)
     without = int((counts == 0).sum())
     if without:
-        _warn(
+        warn(
             f"{without:,} of {data.train.num_clients:,} training clients have a single batch of "
             f"{batch_size} and no query set: they train on nothing"
         )
@@ -103,7 +103,7 @@ def tell_outliers(trained: TrainedModel, clients: ClientDataset | ReadWhenDrawn)
         return {"num_outliers": 0}
     count = int((norms > _OUTLIER * max(np.median(norms), 1e-12)).sum())
     if count:
-        _warn(
+        warn(
             f"{count:,} of {len(norms):,} clients keep local variables over {_OUTLIER:.0f} times "
             "as large as the median client's: lower --local_learning_rate or "
             "--max_local_update_norm"
@@ -117,5 +117,6 @@ def _norms(values: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.sqrt(sum(np.einsum("ij,ij->i", v, v, dtype=np.float64) for v in flat))
 
 
-def _warn(line: str) -> None:
+def warn(line: str) -> None:
+    """Prints a warning in a line."""
     print(f"warning: {line}", file=sys.stderr, flush=True)

@@ -189,7 +189,7 @@ class ItemTask(Task[OptionsT, SourceT, ItemDataT]):
         is_of_films = str(data.get("dataset")).startswith("movielens")
         return title.replace("items", "films") if is_of_films else title
 
-    def sizes(self, data: ItemDataT) -> dict[str, int]:
+    def sizes(self, data: ItemDataT) -> dict[str, Any]:
         """Returns the numbers of users and items."""
         return {"num_users": data.num_users, "num_items": data.num_items}
 

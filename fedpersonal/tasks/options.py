@@ -155,6 +155,17 @@ class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, Participati
         choices=("stacked", "pooled"),
     )
     rounds_per_eval: int = option(50, "Rounds from one evaluation to the next.", at_least=1)
+    best: str | None = option(
+        None,
+        "Test the model of the round with the best validation by this metric, such as loss. "
+        "[default: the last round's]",
+    )
+    early_stopping: int | None = option(
+        None,
+        "Stop after so many validations in a row that are no better, by --best or the task's first "
+        "metric. [default: never]",
+        at_least=1,
+    )
     rounds_per_checkpoint: int = option(
         50, "Rounds from one checkpoint to the next.", at_least=1, may_differ=True
     )
@@ -185,6 +196,11 @@ class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, Participati
     def for_split(self: RunOptionsT) -> RunOptionsT:
         """The options by which data are split: their seed is that of the split."""
         return self if self.split_seed is None else self.replace(seed=self.split_seed)
+
+    @property
+    def watches(self) -> bool:
+        """Whether rounds are chosen by their validation."""
+        return self.best is not None or self.early_stopping is not None
 
     def check(self) -> None:
         """Raises a `UserError` where options of different kinds contradict each other."""

@@ -18,10 +18,13 @@ from fedpersonal.runs.folder import RunFolder
 from fedpersonal.runs.record import read_num_shards
 from fedpersonal.runs.saved import save_model
 from fedpersonal.runs.tested import TestReport, report_run, test_summary
+from fedpersonal.runs.validation import find_best_round
 from fedpersonal.tasks.experiment import Experiment, build_experiment
 from fedpersonal.tasks.findings import tell_attendance, tell_outliers
 from fedpersonal.tasks.idle import check_effects
+from fedpersonal.tasks.standalone import EPOCHS
 from fedpersonal.tasks.task import DataT, EvaluationSet, OptionsT, SourceT, Task
+from fedpersonal.training.callbacks import EarlyStopping
 from fedpersonal.training.trained import TrainedModel
 
 if TYPE_CHECKING:
@@ -107,6 +110,14 @@ def train_experiment(
         UserError: If training diverges, or local state cannot be stored.
     """
     options, validate = experiment.options, experiment.task.validate(experiment)
+    watching: dict[str, Any] = {}
+    if options.watches:
+        metric, mode = experiment.watched
+        if options.best is not None:
+            watching.update(best=f"eval/{metric}", best_mode=mode)
+        if options.early_stopping is not None:
+            stopping = EarlyStopping(f"eval/{metric}", patience=options.early_stopping, mode=mode)
+            watching["callbacks"] = [stopping]
     return experiment.trainer.fit(
         rounds=options.total_rounds,
         folder=run_folder,
@@ -114,6 +125,7 @@ def train_experiment(
         rounds_per_eval=options.rounds_per_eval,
         rounds_per_checkpoint=options.rounds_per_checkpoint,
         progress=progress,
+        **watching,
     )
 
 
@@ -136,7 +148,9 @@ def run_experiment(
     with train_experiment(experiment, run_folder, progress=progress) as trained, quiet:
         report = task.test(experiment, trained)
         about = {"sizes": task.sizes(experiment.data), "names": task.names(experiment)}
-        save_model(run_folder, trained, about)
+        if "standalone" in experiment.findings:
+            about["chosen"] = {EPOCHS: experiment.options.values()[EPOCHS]}
+        save_model(run_folder, trained, about, snapshot=trained.snapshot)
         guesses = task.guesses(experiment, experiment.data.test)
         recommendations = task.recommend(experiment, trained, report.results)
         report = with_findings(experiment, trained, report)
@@ -148,11 +162,12 @@ def run_experiment(
         description={
             "dataset": experiment.data.name,
             "method": options.method,
-            "rounds": options.total_rounds if experiment.method.trains else 0,
+            "rounds": _count_rounds(trained),
             "seed": options.seed,
             "num_training_clients": experiment.data.train.num_clients,
             "is_personalised": experiment.is_personalised(experiment.data.test),
             **task.describe(experiment),
+            **_tell_validation(experiment, trained, run_folder),
             **_tell_dropped(trained, run_folder),
             **_tell_privacy(experiment, trained),
             **_tell_participation(experiment, run_folder),
@@ -161,10 +176,31 @@ def run_experiment(
     )
 
 
+def _count_rounds(trained: TrainedModel) -> int:
+    """Returns how many rounds a run has had in all sessions."""
+    loop = trained.loop
+    return loop.resumed_from + loop.rounds_run if loop else 0
+
+
+def _tell_validation(
+    experiment: Experiment, trained: TrainedModel, run_folder: RunFolder
+) -> dict[str, Any]:
+    """Returns the summary's entry on the round that validated best, if rounds were validated."""
+    if trained.loop is None:
+        return {}
+    options, task = experiment.options, experiment.task
+    metrics = [experiment.watched[0]] if options.watches else task.metrics
+    found = find_best_round(run_folder.metrics, metrics)
+    if found is None:
+        return {}
+    stopped = {"stopped": trained.loop.stop_reason} if trained.loop.stop_reason else {}
+    entry = {**dataclasses.asdict(found), "tested_round": trained.round_number, **stopped}
+    return {"validation": entry}
+
+
 def _tell_privacy(experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
     """Returns the summary's entry on differential privacy, if there is any."""
-    loop = trained.loop
-    told = experiment.trainer.describe_privacy(loop.resumed_from + loop.rounds_run if loop else 0)
+    told = experiment.trainer.describe_privacy(_count_rounds(trained))
     if not told:
         return {}
     sizes = ", ".join(experiment.task.sizes(experiment.data))
@@ -181,11 +217,16 @@ def _tell_privacy(experiment: Experiment, trained: TrainedModel) -> dict[str, An
 
 
 def _tell_dropped(trained: TrainedModel, run_folder: RunFolder) -> dict[str, int]:
-    """Returns the summary's count of updates that were left out, as they were not finite."""
+    """Returns the summary's counts of updates that were not finite, and of rounds without any."""
     if trained.loop is None:
         return {}
-    dropped = run_folder.metrics.get("train/num_dropped_updates")
-    return {} if dropped is None else {"num_dropped_updates": int(dropped.sum())}
+    rows, told = run_folder.metrics, {}
+    if "train/num_dropped_updates" in rows:
+        told["num_dropped_updates"] = int(rows["train/num_dropped_updates"].sum())
+    if "train/num_examples" in rows:
+        empty = int((rows["train/num_examples"] == 0).sum())
+        told.update({"rounds_without_examples": empty} if empty else {})
+    return told
 
 
 def _tell_participation(experiment: Experiment, run_folder: RunFolder) -> dict[str, Any]:
@@ -206,7 +247,7 @@ def with_findings(experiment: Experiment, trained: TrainedModel, report: TestRep
     # Who was drawn, and how often, stays secret where that is what privacy counts on.
     is_told = data.test.seen and not (privacy and privacy.is_secret)
     if trained.round_number and experiment.method.is_federated and is_told:
-        rounds = experiment.options.total_rounds
+        rounds = trained.round_number
         attended = experiment.trainer.attended_rounds(rounds)
         more_columns, more = tell_attendance(report.results, attended, rounds)
         columns.update(more_columns)

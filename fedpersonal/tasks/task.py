@@ -268,8 +268,35 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         """Reads the data; imports no TensorFlow, so that mistakes in them show at once."""
         raise NotImplementedError
 
+    def meanings_of(self, known: Mapping[str, Any]) -> Mapping[str, str]:
+        """Returns what metrics mean in a run, where that differs from what they mean anywhere.
+
+        Args:
+            known: The run's options, and the name of its data as `dataset`.
+        """
+        return self.meanings
+
+    def replace_presets(
+        self, source: SourceT, options: OptionsT, set_by: Mapping[str, str]
+    ) -> tuple[OptionsT, list[str]]:
+        """Replaces values of presets that do not fit the data.
+
+        Args:
+            source: The data.
+            options: The options.
+            set_by: Which preset has set an option, by name: a file of flags, or a size.
+
+        Returns:
+            The options, and a line for each of them that was replaced.
+        """
+        return options, []
+
     def warnings(self, source: SourceT, options: OptionsT) -> list[str]:
         """Returns lines on data that do not suit the options, to be told before the slow part."""
+        return []
+
+    def split_warnings(self, source: SourceT, data: DataT) -> list[str]:
+        """Returns lines on who tests what, once data are split."""
         return []
 
     def split(self, source: SourceT, options: OptionsT) -> DataT:
@@ -384,6 +411,10 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     def test(self, experiment: Experiment[OptionsT, DataT], trained: TrainedModel) -> TestReport:
         """Evaluates a trained model on the test clients, once."""
         return TestReport(experiment.evaluation(experiment.data.test)(trained))
+
+    def validated_metrics(self, data: DataT) -> Sequence[str]:
+        """Returns the metrics that validation has beside the loss and those of the model."""
+        return ()
 
     def guesses(
         self, experiment: Experiment[OptionsT, DataT], part: EvaluationSet

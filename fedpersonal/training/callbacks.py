@@ -277,8 +277,10 @@ class LearningCheck(Callback):
                 f"The training has diverged: {what} infinite or NaN in round {run.round_number}; "
                 "start a new run with a lower learning rate."
             )
-        if self.rounds_lost and not self.has_learned and (self.rounds_lost >= _ENOUGH or is_last):
-            raise TrainingError(_nothing_learned(run.round_number, nobody=nobody))
+        is_lost = self.rounds_lost >= _ENOUGH or (is_last and (self.rounds_lost or not used))
+        if is_lost and not self.has_learned:
+            why = "nobody reported" if nobody else "not finite" if dropped > 0 else "no examples"
+            raise TrainingError(_nothing_learned(run.round_number, why))
         if dropped and not self.has_warned:
             self.has_warned = True
             names = f", such as {listed(self.dropped)}" if len(self.dropped) else ""
@@ -290,17 +292,19 @@ class LearningCheck(Callback):
             )
 
 
-def _nothing_learned(round_number: int, *, nobody: bool) -> str:
-    start = f"Nothing was learned in rounds 1 to {round_number}: "
-    if nobody:
-        return start + (
-            "no client reported. Raise round_time_limit, or drop fewer clients, and start a new "
-            "run."
-        )
-    return start + (
-        "every client's update was infinite or NaN, and was dropped. Lower the learning rates, or "
-        "look for NaN and huge numbers in the data, and start a new run."
-    )
+_WHY = {
+    "nobody reported": "no client reported. Raise round_time_limit, or drop fewer clients, and "
+    "start a new run.",
+    "no examples": "no client that took part has an example to train on, in its query set where "
+    "there is one. Give clients with more examples, lower the batch size, or sample more clients a "
+    "round, and start a new run.",
+    "not finite": "every client's update was infinite or NaN, and was dropped. Lower the learning "
+    "rates, or look for NaN and huge numbers in the data, and start a new run.",
+}
+
+
+def _nothing_learned(round_number: int, why: str) -> str:
+    return f"Nothing was learned in rounds 1 to {round_number}: {_WHY[why]}"
 
 
 def _is_finite(state: Any) -> bool:

@@ -156,7 +156,10 @@ class Draw:
         return self.outcome(round_number).columns if self._asked else {}
 
     def attended_rounds(self, rounds: int) -> dict[str, list[int]]:
-        """Returns in which of the first rounds each training client took part, by name."""
+        """Returns in which of the first rounds each training client took part, by name.
+
+        Clients without examples never do.
+        """
         attended: dict[str, list[int]] = {client: [] for client in self.train.client_ids}
         for round_number in range(1, rounds + 1):
             for client in self._names(round_number):
@@ -198,7 +201,8 @@ class Draw:
             return data.client_ids[indices]
         outcome = self.outcome(round_number)
         lost = outcome.lost if self.keeps_lost else outcome.lost[:0]
-        return self.train.client_ids[np.concatenate([outcome.reported, lost])]
+        chosen, counts = np.concatenate([outcome.reported, lost]), _count_examples(self.train)
+        return self.train.client_ids[chosen if counts is None else chosen[counts[chosen] > 0]]
 
     def _time(self, algorithm: Algorithm, most: int | None, batch_size: int) -> np.ndarray | None:
         """Returns what a round of each client takes; None where clients are read when drawn."""

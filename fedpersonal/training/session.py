@@ -108,6 +108,7 @@ class Session:
                 trained,
                 weights=best.kept["weights"],
                 kept_by=snapshot.kept_by if snapshot else None,
+                snapshot=snapshot,
                 round_number=best.best_round,
             )
         if self.is_ours:

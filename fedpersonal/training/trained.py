@@ -27,7 +27,7 @@ from fedpersonal.evaluation.statistics import check_column
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.model.examples import check_data, check_features, check_is_clients
 from fedpersonal.model.files import to_keras
-from fedpersonal.runs.kept import kept_in_parts
+from fedpersonal.runs.kept import Snapshot, kept_in_parts
 from fedpersonal.runs.record import ROUND
 from fedpersonal.runtime.context import check_not_forked
 from fedpersonal.training.loop import LoopResult
@@ -56,6 +56,7 @@ class TrainedModel(Evaluator):
         weights: Global variable's name to value.
         kept_by: Maps clients' names to what they have kept; None where clients keep nothing.
         round_number: The round whose model it is; 0 before the first.
+        snapshot: What clients had kept in that round, where it is not the run's last one.
         loop: The rounds' times; None between rounds.
         folder: That of its run; None between rounds, and where it is removed at the end.
         resources: What `close` gives back.
@@ -76,6 +77,7 @@ class TrainedModel(Evaluator):
     weights: Mapping[str, np.ndarray]
     kept_by: Callable[[Sequence[str]], Kept] | None = None
     round_number: int = 0
+    snapshot: Snapshot | None = None
     loop: LoopResult | None = None
     folder: pathlib.Path | None = None
     resources: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from fedpersonal.client.one_gradient import steps_once_a_batch
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.sources import fingerprint
-from fedpersonal.errors import UserError, kind_of, named_arguments
+from fedpersonal.errors import UserError, counted, kind_of, named_arguments
 from fedpersonal.federated.boundary import (
     as_table,
     bytes_per_client,
@@ -39,6 +40,7 @@ from fedpersonal.runs.checkpoints import StoreCheckpoints
 from fedpersonal.runs.folder import RunFolder, derived, new_secret, settle_secret
 from fedpersonal.runs.kept import KeptState, Rounds, Snapshot, kept_with_weights, read_kept
 from fedpersonal.runs.store import LocalStateStore
+from fedpersonal.runs.validation import find_best_round
 from fedpersonal.runtime.context import check_not_forked
 from fedpersonal.tff.optimizers import build_sgdm
 from fedpersonal.training.budget import Spending
@@ -303,6 +305,8 @@ class Trainer:
                 columns_fn=self._columns(rounds),
                 dropped_fn=None if self._secret is not None else self._dropped(store),
             )
+            if progress and not isinstance(folder, RunFolder):
+                _show_best_round(run_folder)
             trained = self._trained(store, loop.state, loop.resumed_from + loop.rounds_run)
             trained = dataclasses.replace(trained, loop=loop)
             return files.finish(trained, watched, self.describe_privacy)
@@ -436,6 +440,15 @@ class Trainer:
         }
 
 
+def _show_best_round(folder: RunFolder) -> None:
+    """Prints which round validated best, and how far the last is from it."""
+    found = find_best_round(folder.metrics)
+    if found is not None:
+        advice = f": fit(best='eval/{found.metric}') returns the best round's model"
+        line = f"{found.sentence()}{'' if found.is_last else advice}"
+        print(line, file=sys.stderr, flush=True)
+
+
 def _check_parts(model: object, algorithm: object, train: object) -> None:
     """Raises a UserError that says what is to be given in place of what is no such part."""
     if not isinstance(model, PartitionedModel):
@@ -447,6 +460,11 @@ def _check_parts(model: object, algorithm: object, train: object) -> None:
         raise UserError(
             "algorithm must be what a method's function returns, such as "
             f"fp.fed_avg(client_optimizer=...), not {kind_of(algorithm)}."
+        )
+    if isinstance(train, ClientDataset) and train.num_clients and not train.num_examples:
+        raise UserError(
+            f"none of the {counted(train.num_clients, 'clients')} in train has an example: give "
+            "clients with examples."
         )
     if not hasattr(train, "num_clients"):
         raise UserError(

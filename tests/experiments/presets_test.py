@@ -35,19 +35,20 @@ MEANING = {
         reconstruction_learning_rate=0.1 reconstruction_epochs=5 max_reconstruction_steps=50
         local_epochs=1 max_local_steps=50 support_query_split=skip max_ratings_per_user=300
         embedding_dim=50 embedding_stddev=0.03 max_update_norm=20 client_optimizer=sgd
-        weighting=num_examples
+        weighting=num_examples rating_offset=0
     """,
     "movielens_centralized": """
         method=centralized total_rounds=12 client_learning_rate=1.0 pool_batch_size=100 l2=0.05
         max_ratings_per_user=0 embedding_stddev=0.1 rounds_per_eval=3 rounds_per_checkpoint=3
+        rating_offset=0
     """,
     "movielens_fed_avg": """
         method=fed_avg total_rounds=1000 client_learning_rate=0.2 l2=0.02 max_update_norm=20
-        max_ratings_per_user=300 rounds_per_eval=100
+        max_ratings_per_user=300 rounds_per_eval=100 rating_offset=0
     """,
     "movielens_local": """
         method=local_only finetuning_learning_rate=0.02 embedding_dim=16 use_biases=True
-        rating_offset=3.5
+        rating_offset=3.5 standalone_epochs=5
     """,
     "interactions_quick": """
         method=pfedrec total_rounds=200 rounds_per_eval=20 clients_per_round=100

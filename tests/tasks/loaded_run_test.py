@@ -54,6 +54,52 @@ def test_a_run_opens_with_its_model(tiny, task, tmp_path):
         _ = fp.load_run(path, algorithm=experiment.algorithm).trained
 
 
+@pytest.mark.parametrize(("method", "evaluate_on"), [("fed_recon", "unseen"), ("furl", "seen")])
+def test_the_best_round_s_model_is_tested(tiny, tmp_path, method, evaluate_on, not_compiled):
+    """It is the model of a run that has ended there; the folder opens with it."""
+    task = TASKS["movielens"]
+    options = {
+        "method": method, "evaluate_on": evaluate_on, "client_learning_rate": 1.0,
+        "rounds_per_eval": 1, "total_rounds": 12, "clients_per_round": 3,
+    }  # fmt: skip
+    watched = tiny.build(task, best="rmse", early_stopping=2, **options)
+    chosen = tiny.run_in(tmp_path / "best", watched)
+    told = chosen.summary["validation"]
+    values = [float(row["eval/rmse"]) for row in chosen.rounds]
+    best = 1 + int(np.argmin(values))
+    assert told["best_round"] == told["tested_round"] == best
+    assert told["last_round"] == len(values) == chosen.summary["rounds"] == best + 2 < 12
+    assert "not got better" in told["stopped"]
+    page = (chosen.path / "report.html").read_text(encoding="utf-8")
+    (said,) = re.findall('id="validation">(.*?)<', page)
+    assert f"{values[-1] - values[best - 1]:.4f} units of the rating worse; the model of" in said
+
+    short = tiny.run_in(tmp_path / "short", tiny.build(task, **{**options, "total_rounds": best}))
+    assert {**chosen.test} == {**short.test}
+    with watched.trainer.fit(rounds=best, progress=False) as expected:
+        with fp.load_run(
+            chosen.path, model=watched.model, algorithm=watched.algorithm
+        ).trained as t:
+            for name, value in expected.weights.items():
+                np.testing.assert_array_equal(t.weights[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"best": "rsme"},
+            "--best=rsme: validation has no such metric; it has .*; did you mean rmse",
+        ),
+        ({"best": "num_examples"}, "--best=num_examples: validation has no such metric"),
+        ({"method": "local_only", "early_stopping": 3}, "--method=local_only has no rounds"),
+    ],
+)
+def test_what_no_round_can_be_chosen_by_is_refused_before_the_first(tiny, options, message):
+    with pytest.raises(fp.UserError, match=message):
+        tiny.build(TASKS["movielens"], **options)
+
+
 FILES = ["metrics.csv", "model.json", "model.npz", "summary.json", "per_client.csv"]
 FILES += ["recommendations.json", "config.json"]
 

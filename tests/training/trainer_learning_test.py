@@ -22,6 +22,15 @@ def clients(*without):
     return fp.ClientDataset([f"c{i}" for i in range(12)], np.arange(13) * 4, {"x": x}, labels)
 
 
+def without_examples(*empty):
+    """The twelve clients, of whom some have no example."""
+    data, chosen = clients(), [i not in empty for i in range(12)]
+    rows = np.repeat(chosen, 4)
+    ends = np.concatenate([[0], np.cumsum(4 * np.array(chosen))])
+    x, labels = data.features["x"][rows], data.labels[rows]
+    return fp.ClientDataset(data.client_ids, ends, {"x": x}, labels)
+
+
 def kept(dense_model, data, **options):
     return fp.Trainer(dense_model(), fp.furl(client_optimizer=SGD), data, **options)
 
@@ -36,6 +45,23 @@ def test_a_round_of_nobody_has_no_loss_and_is_not_the_best(dense_model, tmp_path
         assert (rows["train/loss"].isna() == is_empty).all()
         assert trained.round_number == rows["round"][rows["train/loss"].idxmin()]
     trainer.fit(rounds=9, **options).close()
+
+
+@pytest.mark.parametrize(
+    ("losses", "line"),
+    [
+        ([3.0, 1.0, 1.5], "round 2 (1.0000); in the last round, 3, it is 0.5000 worse: fit(best="),
+        ([3.0, 2.0, 1.0], "round 3 (1.0000), the last one"),
+        ([3.0], ""),
+    ],
+)
+def test_a_program_says_which_round_validated_best(dense_model, capfd, losses, line):
+    trainer, values = kept(dense_model, clients()), iter(losses)
+    validate = {"validate": lambda trained: {"loss": next(values)}, "rounds_per_eval": 1}
+    trainer.fit(rounds=len(losses), **validate).close()
+    said = [row for row in capfd.readouterr().err.splitlines() if "validation" in row]
+    assert len(said) == bool(line)
+    assert not line or f"validation loss was best in {line}" in said[0]
 
 
 @pytest.mark.parametrize("rate", [1e12, 3e38], ids=["updates", "weights"])
@@ -78,10 +104,7 @@ def test_whose_updates_are_left_out_is_said_once(dense_model, capfd):
 
 @pytest.mark.parametrize("packing", ["stacked", "pooled"])
 def test_clients_without_examples_change_nothing(dense_model, packing):
-    data, options = clients(), {"clients_per_round": 12, "packing": packing}
-    ends = np.minimum(data.offsets, 40)
-    x, labels = data.features["x"][:40], data.labels[:40]
-    some = fp.ClientDataset(data.client_ids, ends, {"x": x}, labels)
+    some, options = without_examples(10, 11), {"clients_per_round": 12, "packing": packing}
     algorithm = fp.furl(client_optimizer=SGD, weighting="uniform")
     weights = []
     for own in (some, some.subset(np.arange(10))):
@@ -89,6 +112,29 @@ def test_clients_without_examples_change_nothing(dense_model, packing):
             weights.append(trained.weights)
     for name, value in weights[0].items():
         np.testing.assert_allclose(value, weights[1][name], rtol=0, atol=1e-6)
+
+
+def test_clients_without_examples_have_not_trained(dense_model):
+    data = without_examples(3, 10)
+    trainer = kept(dense_model, data, clients_per_round=12, shards=2)
+    with trainer.fit(rounds=2, progress=False) as trained:
+        known, _ = trained.kept_by(data.client_ids.tolist())
+    attended = trainer.attended_rounds(2)
+    for place, client in enumerate(data.client_ids):
+        has_trained = place not in (3, 10)
+        assert known[place] == has_trained
+        assert attended[client] == ([1, 2] if has_trained else [])
+
+
+def test_training_without_any_example_is_refused(dense_model, tmp_path):
+    with pytest.raises(fp.UserError, match="none of the 12 clients in train has an example"):
+        kept(dense_model, without_examples(*range(12)))
+    few = kept(dense_model, without_examples(*range(1, 12)), clients_per_round=1, seed=1)
+    drawn = [few.cohort(number).client_ids[0] for number in range(1, 20)]
+    rounds = drawn.index("c0") if "c0" in drawn else len(drawn)
+    assert rounds
+    with pytest.raises(fp.UserError, match=f"in rounds 1 to {rounds}: no client that took part"):
+        few.fit(rounds=rounds, folder=tmp_path, progress=False)
 
 
 def test_batches_are_no_larger_than_a_client(dense_model):

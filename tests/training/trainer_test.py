@@ -335,7 +335,7 @@ def test_a_folder_says_what_crossed(trainer, tmp_path):
 
 def test_the_server_takes_keras_optimizers(model, data):
     parts = model, ALGORITHMS["rebuilt"], data
-    still = fp.Trainer(*parts, server_optimizer=tf.keras.optimizers.SGD(1e-9))
+    still = fp.Trainer(*parts, server_optimizer=tf.keras.optimizers.SGD(1e-9), batch_size=4)
     start = still.untrained().weights
     with fit(still, 1) as trained:
         np.testing.assert_allclose(

@@ -249,6 +249,10 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
 
         return lambda trained: ResultsWithArea(**vars(evaluate(trained)), query=part.query)
 
+    def validated_metrics(self, data: DocumentData) -> Sequence[str]:
+        """Returns `auc` of labels of 0 and 1."""
+        return ("auc",) if data.is_binary else ()
+
     def test(self, experiment: DocumentExperiment, trained: TrainedModel) -> TestReport:
         """Predicts other texts of the users who took part, and texts of users who did not."""
         from fedpersonal.tasks.running import unseen_summary

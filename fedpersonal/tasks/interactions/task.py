@@ -164,6 +164,10 @@ class InteractionTask(ItemTask[InteractionRun, Interactions, InteractionData]):
         evaluate, suffix = super().validate(experiment), experiment.data.source.candidates_suffix
         return lambda trained: RankedResults(**vars(evaluate(trained)), suffix=suffix)
 
+    def validated_metrics(self, data: InteractionData) -> Sequence[str]:
+        """Returns those of the ranking among sampled items."""
+        return [f"{name}{data.source.candidates_suffix}" for name in ("hr@10", "ndcg@10")]
+
     def test(self, experiment: InteractionExperiment, trained: TrainedModel) -> TestReport:
         """Ranks the test users' held-out items among sampled ones, and among all."""
         from fedpersonal.tasks.interactions.data import RankedResults, rank_among_all

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedpersonal.data import movielens
 from fedpersonal.data.clients import ClientDataset
@@ -14,7 +16,7 @@ from fedpersonal.runs.tested import TestReport
 from fedpersonal.tasks.items import FactorizationOptions, ItemTask, factorization
 from fedpersonal.tasks.options import RunOptions, TableOptions
 from fedpersonal.tasks.ratings.data import RatingData, add_rated, is_ordered, split_ratings
-from fedpersonal.tasks.task import EvaluationSet
+from fedpersonal.tasks.task import Built, EvaluationSet
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.guess import Guess
@@ -65,9 +67,16 @@ class RatingOptions(TableOptions, FactorizationOptions):
     clients_per_draw: int = option(50, "Test users of such a draw.", at_least=1)
     max_ratings_per_user: int = option(300, "Ratings kept of a user; 0: all.", at_least=0)
     pool_batch_size: int = option(100, "Examples of a batch of centralized.", at_least=1)
-    rating_offset: float = option(0.0, "Constant added to each prediction.")
-    rating_scale: float = option(
-        1.0, "Stars that a score of 1 adds to it; the loss is in scores.", above=0
+    rating_offset: float | None = option(
+        None,
+        "Constant added to each prediction; 0: none. [default: the mean rating of the clients that "
+        "train]",
+    )
+    rating_scale: float | None = option(
+        None,
+        "Rating points that a score of 1 adds to it; the loss is in scores. [default: 1; a quarter "
+        "of the training ratings' range where that is over 20]",
+        above=0,
     )
     rated_items: int = option(
         0,
@@ -84,6 +93,10 @@ class RatingRun(RatingOptions, RunOptions):
 
 # Learning rates that suit ratings of 1 to 5 diverge where errors are larger than this.
 _FAR = 20.0
+# A constant farther from the mean rating than this share of the ratings' deviation does not fit.
+_NEAR = 0.5
+# MovieLens' ratings are stars; those of other data have no unit that is known.
+_STARS, _POINTS = "in stars", "in units of the rating"
 
 
 class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
@@ -100,9 +113,9 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
     examples = "ratings"
     metrics = ("rmse", "mae", "accuracy", "hr@10", "ndcg@10")
     meanings = {
-        "rmse": "root of the mean squared error, in stars",
-        "mae": "mean absolute error, in stars",
-        "accuracy": "share of predictions within half a star of the rating",
+        "rmse": f"root of the mean squared error, {_POINTS}",
+        "mae": f"mean absolute error, {_POINTS}",
+        "accuracy": "share of predictions within 0.5 of the rating",
     }
     predicts = (
         "Ratings of {num_items} items by {num_users} users, from the other ratings of each user"
@@ -132,25 +145,67 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
         ratings = keep_users(ratings, min_ratings=options.min_ratings, max_ratings=most)
         return options.choose_users(ratings)
 
+    def meanings_of(self, known: Mapping[str, Any]) -> Mapping[str, str]:
+        """Returns what metrics mean; MovieLens' ratings are stars."""
+        if not str(known.get("dataset")).startswith("movielens"):
+            return self.meanings
+        stars = {name: text.replace(_POINTS, _STARS) for name, text in self.meanings.items()}
+        return {**stars, "accuracy": "share of predictions within half a star of the rating"}
+
+    def replace_presets(
+        self, source: Ratings, options: RatingRun, set_by: Mapping[str, str]
+    ) -> tuple[RatingRun, list[str]]:
+        """Leaves out a preset's constant that does not fit other ratings than MovieLens'."""
+        offset, preset = options.rating_offset, set_by.get("rating_offset")
+        if preset is None or _is_near(source, offset) or source.name.startswith("movielens"):
+            return options, []
+        line = (
+            f"the mean rating is {source.ratings.mean():.3g}, so that the --rating_offset="
+            f"{offset:g} of {preset} does not fit: predictions start at the mean training rating"
+        )
+        return options.replace(rating_offset=None), [line]
+
     def warnings(self, source: Ratings, options: RatingRun) -> list[str]:
         """Says where predictions start far from the ratings."""
         low, high = float(source.ratings.min()), float(source.ratings.max())
-        offset, mean = options.rating_offset, float(source.ratings.mean())
-        if max(abs(low - offset), abs(high - offset)) <= _FAR:
-            if not offset or abs(mean - offset) <= source.ratings.std():
-                return []
+        mean = float(source.ratings.mean())
+        offset = mean if options.rating_offset is None else options.rating_offset
+        farthest, scale = max(abs(low - offset), abs(high - offset)), options.rating_scale
+        if scale is not None and farthest / scale > _FAR:
             return [
-                f"predictions start at --rating_offset={offset:g}, and the mean rating is "
-                f"{mean:.3g}: start there"
+                f"ratings are from {low:g} to {high:g}, which is far from --rating_offset="
+                f"{offset:g} for --rating_scale={scale:g}: leave both out, or expect large errors"
             ]
+        # The paper's presets start MovieLens at 0.
+        is_papers = not offset and source.name.startswith("movielens")
+        if _is_near(source, options.rating_offset) or is_papers:
+            return []
         return [
-            f"ratings are from {low:g} to {high:g}, and predictions start at --rating_offset="
-            f"{offset:g}: scale the ratings, to 1 to 5 for example, or expect large errors"
+            f"the mean rating is {mean:.3g} but --rating_offset is {offset:g}; pass "
+            f"--rating_offset={mean:.3g}, or leave it out"
         ]
+
+    def sizes(self, data: RatingData) -> dict[str, Any]:
+        """Returns the numbers of users and items, and the training ratings' mean and range."""
+        ratings = data.train.labels
+        mean = float(ratings.mean(dtype=np.float64))
+        return {**super().sizes(data), "mean_rating": mean, "rating_range": float(np.ptp(ratings))}
 
     def split(self, source: Ratings, options: RatingRun) -> RatingData:
         """Splits the ratings."""
         return split_ratings(source, options)
+
+    def build(self, known_sizes: Mapping[str, Any], options: RatingRun) -> Built:
+        """Builds as any task does; the penalties of ridge are of scores, as the loss is."""
+        _, scale = _settled(SimpleNamespace(**known_sizes), options)
+        l2, bias_l2 = options.ridge_l2, options.ridge_bias_l2
+        return super().build(
+            known_sizes,
+            options.replace(
+                ridge_l2=l2 * scale**2,
+                ridge_bias_l2=None if bias_l2 is None else bias_l2 * scale**2,
+            ),
+        )
 
     def build_model(
         self, sizes: SimpleNamespace, options: RatingRun, local_layers: Sequence[str]
@@ -159,14 +214,15 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
         from fedpersonal.model.metrics import RATING_METRICS
         from fedpersonal.models.factorization import squared_error
 
+        offset, scale = _settled(sizes, options)
         return factorization(
             sizes,
             options,
             local_layers,
-            loss=squared_error(options.rating_scale),
+            loss=squared_error(scale),
             metrics=RATING_METRICS,
-            mean_rating=options.rating_offset,
-            scale=options.rating_scale,
+            mean_rating=offset,
+            scale=scale,
             rated_places=min(options.rated_items, sizes.num_items),
         )
 
@@ -232,9 +288,32 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
 
         return recommend(experiment, trained, results, held_out=experiment.data.test.query)
 
-    def describe(self, experiment: RatingExperiment) -> dict[str, str]:
-        """Says whom the summary is of."""
-        return {"evaluate_on": experiment.options.evaluate_on}
+    def describe(self, experiment: RatingExperiment) -> dict[str, Any]:
+        """Says whom the summary is of, and from where predictions start."""
+        sizes = SimpleNamespace(**self.sizes(experiment.data))
+        offset, scale = _settled(sizes, experiment.options)
+        return {
+            "evaluate_on": experiment.options.evaluate_on,
+            "rating_offset": offset,
+            "rating_scale": scale,
+        }
+
+
+def _settled(sizes: SimpleNamespace, options: RatingRun) -> tuple[float, float]:
+    """Returns the constant and the scale of predictions: those of the options, or of the data."""
+    offset, scale = options.rating_offset, options.rating_scale
+    if offset is None:
+        offset = sizes.mean_rating
+    if scale is None:
+        scale = 1.0 if sizes.rating_range <= _FAR else sizes.rating_range / 4
+    return offset, scale
+
+
+def _is_near(source: Ratings, offset: float | None) -> bool:
+    """Tells whether a constant, None for the mean, fits the ratings."""
+    if offset is None:
+        return True
+    return abs(float(source.ratings.mean()) - offset) <= _NEAR * max(source.ratings.std(), 1e-6)
 
 
 def _with_rated(

@@ -10,7 +10,7 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import tensorflow as tf
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.formats import Column
 from fedpersonal.data.tables import read_table
+from fedpersonal.data.utterances import Utterances
 from fedpersonal.errors import UserError
 from fedpersonal.files import explained
 from fedpersonal.model.frozen import FrozenVariables
@@ -42,6 +43,7 @@ from fedpersonal.models.language import (
     perplexity,
     sum_utterance_losses,
 )
+from fedpersonal.models.pretrained_texts import read_digests, share_known
 from fedpersonal.models.pretraining import ModelSizes, pretrain_into
 from fedpersonal.tasks.utterances.source import SOURCES, Dialogues
 
@@ -162,6 +164,8 @@ _WORK = {
     "reddit": (_LARGE, 24_000),
 }
 _BATCH_SIZE, _RATE = 32, 2e-3
+# A larger share of a user's sentences than this is no coincidence.
+_MOSTLY = 0.5
 # How it is adapted to the texts of those who do not take part.
 _ADAPTING_STEPS, _ADAPTING_RATE = 400, 5e-4
 
@@ -238,6 +242,26 @@ def find_base_model(
         steps=_ADAPTING_STEPS,
         learning_rate=_ADAPTING_RATE,
     )
+
+
+def find_pretrained_users(
+    base: BaseModel, utterances: Utterances, users: Collection[str]
+) -> list[str]:
+    """Returns those of some users of whose sentences the base model has seen most.
+
+    Some sentences are said by many: a user of whom it has seen fewer may be another one.
+
+    Args:
+        base: The base model; one that was not pretrained by this library has seen nobody.
+        utterances: The utterances.
+        users: Names of their users.
+    """
+    digests = read_digests(base.source)
+    if not len(digests):
+        return []
+    bounds = zip(utterances.client_ids, utterances.offsets, utterances.offsets[1:])
+    texts = {user: utterances.texts[first:last] for user, first, last in bounds}
+    return [user for user in users if share_known(texts[user], digests) > _MOSTLY]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -156,6 +156,21 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         )
         return dataclasses.replace(data, base=base)
 
+    def split_warnings(self, source: Dialogues, data: UtteranceData) -> list[str]:
+        """Says how many test users the base model was pretrained on."""
+        from fedpersonal.tasks.utterances.models import find_pretrained_users
+
+        assert data.base
+        users = data.test.query.client_ids.tolist()
+        count = len(find_pretrained_users(data.base, source.utterances, users))
+        if not count:
+            return []
+        return [
+            f"the base model {data.base.name} was pretrained on texts of {count} of {len(users)} "
+            "test users, whose figures are too good: pretrain it without them "
+            "(--leave_out_users), or name another --base_model"
+        ]
+
     def sizes(self, data: UtteranceData) -> dict[str, Any]:
         """Returns the base model and the contexts."""
         assert data.base  # Since `split`.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
 
+from fedpersonal.data.ratings import number_ratings
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.experiment import build_experiment
 from fedpersonal.tasks.ratings.task import TASK
@@ -94,11 +96,71 @@ def test_it_says_how_many_users_count_in_each_figure(tiny):
     assert page.count(">2 clients</dd>") == 2
 
 
-def test_a_start_that_is_not_near_the_mean_rating_is_told(tiny):
-    for offset, told in ((0.0, []), (4.0, []), (9.0, ["--rating_offset=9"])):
-        options = tiny.build(TASK, method="fed_recon", rating_offset=offset).options
-        warnings = TASK.warnings(tiny.source(TASK, options), options)
-        assert len(warnings) == len(told) and all(map(str.__contains__, warnings, told))
+def rated(*, low, high):
+    """Twenty users' ratings of 16 items, spread evenly between two numbers, of no known data."""
+    values = np.linspace(low, high, 320, dtype=np.float32)
+    users, items = np.divmod(np.random.default_rng(0).permutation(320), 16)
+    return number_ratings(users.astype(str), items.astype(str), values, None, name="table.csv")
+
+
+OFFSET_WARNINGS = [
+    # Low, high, options, what the preset is, the constant that is left, what is said.
+    (1, 5, {}, None, None, ""),
+    (1, 10, {}, None, None, ""),
+    (-10, 10, {}, None, None, ""),
+    (0, 100, {}, None, None, ""),
+    (1, 5, {"rating_offset": 3.5}, None, 3.5, ""),
+    (1, 10, {"rating_offset": 3.5}, None, 3.5, "the mean rating is 5.5 but --rating_offset is 3.5; "
+     "pass --rating_offset=5.5, or leave it out"),
+    (1, 10, {"rating_offset": 0.0}, None, 0.0, "but --rating_offset is 0; pass"),
+    (0, 100, {"rating_scale": 1.0}, None, None, "far from --rating_offset=50 for --rating_scale=1"),
+    (1, 5, {"rating_offset": 3.5}, "--size=quick", 3.5, ""),
+    (-10, 10, {"rating_offset": 3.5}, "--size=quick", None, "the mean rating is .*--rating_offset="
+     "3.5 of --size=quick does not fit: predictions start at the mean training rating"),
+    (0, 100, {"rating_offset": 0.0}, "p.flags", None, "the --rating_offset=0 of p.flags does not"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("low", "high", "given", "preset", "kept", "said"), OFFSET_WARNINGS)
+def test_a_constant_that_is_not_near_the_mean_rating_is_named_once(
+    low, high, given, preset, kept, said
+):
+    source, options = rated(low=low, high=high), TASK.options(**given)
+    set_by = {"rating_offset": preset} if preset else {}
+    options, replaced = TASK.replace_presets(source, options, set_by)
+    warnings = [*replaced, *TASK.warnings(source, options)]
+    assert options.rating_offset == kept and len(warnings) == bool(said)
+    assert not warnings or re.search(said, warnings[0])
+
+
+@pytest.mark.parametrize(("low", "high", "scale"), [(1, 5, 1), (1, 10, 1), (0, 100, 25)])
+def test_predictions_start_at_the_mean_training_rating(tiny, low, high, scale):
+    """Tables of other scales train with the rates of stars, and no flag."""
+    source = rated(low=low, high=high)
+    options = TASK.options(
+        method="fed_recon", embedding_dim=3, clients_per_round=8, total_rounds=3,
+        client_learning_rate=0.1, reconstruction="ridge", ridge_l2=10, use_biases=True,
+    )  # fmt: skip
+    experiment = build_experiment(TASK, source, options)
+    mean = experiment.data.train.labels.mean(dtype=np.float64)
+    sizes = TASK.sizes(experiment.data)
+    assert sizes["mean_rating"] == pytest.approx(mean) != source.ratings.mean()
+    told = TASK.describe(experiment)
+    assert (told["rating_offset"], told["rating_scale"]) == (
+        pytest.approx(mean), pytest.approx(scale, rel=0.02)
+    )  # fmt: skip
+    untrained = experiment.evaluation(experiment.data.test, ())(experiment.trainer.untrained())
+    guess = TASK.guesses(experiment, experiment.data.test)["mean of all ratings"].metrics["rmse"]
+    assert untrained.overall()["rmse"] == pytest.approx(guess, rel=0.02)
+    with experiment.trainer.fit(rounds=3, progress=False) as trained:
+        after = experiment.evaluation(experiment.data.test)(trained).overall()
+    assert after["rmse"] < 1.2 * guess
+
+
+def test_metrics_are_in_stars_of_movielens_alone():
+    for dataset, words in (("movielens-1m", ("in stars", "half a star")), ("table.csv", ())):
+        texts = " ".join(TASK.meanings_of({"dataset": dataset}).values())
+        assert all(word in texts for word in words) and ("star" in texts) == bool(words)
 
 
 def weights_of(experiment, rounds):
@@ -124,6 +186,21 @@ def test_a_scale_trains_as_normalised_ratings_do(tiny):
     stars, scores = results
     assert stars["rmse"] == pytest.approx(2 * scores["rmse"], rel=1e-4)
     assert stars["loss"] == pytest.approx(scores["loss"], rel=1e-4)
+
+
+def test_ridge_penalties_are_of_scores():
+    """Exact reconstruction of ratings from 0 to 100 is that of ratings from 1 to 5."""
+    errors = []
+    for low, high, offset, scale in ((1, 5, 3.0, 1.0), (0, 100, 50.0, 25.0)):
+        options = TASK.options(
+            method="fed_recon", embedding_dim=3, reconstruction="ridge", ridge_l2=10,
+            ridge_bias_l2=2, use_biases=True, rating_offset=offset, rating_scale=scale,
+        )  # fmt: skip
+        experiment = build_experiment(TASK, rated(low=low, high=high), options)
+        with experiment.trainer.untrained() as trained:
+            results = experiment.evaluation(experiment.data.test)(trained).overall()
+        errors.append(results["rmse"] / scale)
+    assert errors[0] == pytest.approx(errors[1], rel=1e-4)
 
 
 def test_reconstruction_grows_by_a_pass_a_round(tiny):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.models.pretraining import ModelSizes
+from fedpersonal.models.gpt2 import load_base_model
+from fedpersonal.models.pretraining import ModelSizes, pretrain_into
 from fedpersonal.tasks.utterances import models as base_model
 from fedpersonal.tasks.utterances.task import TASK
 
@@ -46,6 +47,42 @@ def test_an_adapted_base_is_the_other_one_trained_on(dialogues, tmp_path, monkey
     assert adapted.tokenizer.get_vocab() == base.tokenizer.get_vocab()
     assert adapted.source == again.source != base.source
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_test_users_on_whose_texts_the_base_was_pretrained_are_named(tmp_path):
+    """A base that has seen some users of the table, and one that has seen all but these."""
+    spoken = {
+        f"u{user}": [f"user {user} has said {n} words" for n in range(9)] for user in range(8)
+    }
+    table = tmp_path / "table.csv"
+    lines = [f"{user},{text},a" for user, texts in spoken.items() for text in texts]
+    table.write_text("\n".join(["user,text,context", *lines]))
+    work = {"steps": 1, "batch_size": 2, "learning_rate": 0.01, "seed": 0, "progress": False}
+    some = {"u0", "u1", "u2"}
+    for name, users in (("seen", some), ("others", spoken.keys() - some)):
+        texts = [text for user in sorted(users) for text in spoken[user]]
+        pretrain_into(tmp_path / name, texts, settings={}, start=_SIZES, **work)
+    further = load_base_model(tmp_path / "seen")
+    pretrain_into(
+        tmp_path / "further", ["one text", "a second"], settings={}, start=further, **work
+    )
+
+    warned = {}
+    for name in ("seen", "others", "further"):
+        options = TASK.options(
+            text_file=str(table), base_model=str(tmp_path / name), evaluate_on="unseen",
+            text_length=8, method="fed_avg_finetuning", base_model_dir=str(tmp_path / "dir"),
+        )  # fmt: skip
+        source = TASK.read(options)
+        data = TASK.split(source, options)
+        tested = set(data.test.query.client_ids)
+        wanted = tested & some if name != "others" else tested - some
+        found = base_model.find_pretrained_users(data.base, source.utterances, sorted(tested))
+        assert {*found} == wanted
+        (warned[name],) = TASK.split_warnings(source, data) or [""]
+        assert bool(warned[name]) == bool(wanted)
+    assert any(warned.values())
+    assert f"{len(tested)} test users, whose figures are too good" in "".join(warned.values())
 
 
 def test_a_base_that_is_named_is_not_adapted(dialogues, tmp_path):

@@ -1,0 +1,98 @@
+"""Validation over the rounds of a run: which round was best, and how far the last is from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from fedpersonal.errors import counted
+from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better, main_metric
+
+_PREFIX = "eval/"
+
+
+@dataclasses.dataclass(frozen=True)
+class BestRound:
+    """The round that validated best, and the last one that was validated.
+
+    Attributes:
+        metric: The metric, such as `rmse`.
+        best_round: The first round with the best value.
+        best: That value.
+        last_round: The last round with a value.
+        last: That value.
+    """
+
+    metric: str
+    best_round: int
+    best: float
+    last_round: int
+    last: float
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no round was better than the last one."""
+        return self.best_round == self.last_round
+
+    def sentence(self, unit: str = "", tested_round: int | None = None) -> str:
+        """Returns both rounds in a sentence.
+
+        Args:
+            unit: The unit of the metric, such as `stars`.
+            tested_round: The round whose model was tested; None for the last.
+        """
+        unit = f" {unit}" if unit else ""
+        start = f"validation {self.metric} was best in round {self.best_round:,} ({self.best:.4f})"
+        if self.is_last:
+            return f"{start}, the last one"
+        worse = abs(self.last - self.best)
+        end = f"; in the last round, {self.last_round:,}, it is {worse:.4f}{unit} worse"
+        if tested_round not in (None, self.last_round):
+            end += f"; the model of round {tested_round:,} was tested"
+        return start + end
+
+
+def passes_sentence(found: Mapping[str, Any]) -> str:
+    """Returns a sentence on how many passes validated best.
+
+    Args:
+        found: The number of `epochs`, the `metric`, and its value in `validation` by the number of
+            passes that were tried, a text.
+    """
+    values = ", ".join(f"{value:.4f} with {n}" for n, value in found["validation"].items())
+    passes = counted(found["epochs"], "passes")
+    return f"each client trains alone, in {passes}: validation {found['metric']} is {values}"
+
+
+def is_passes(value: Any) -> bool:
+    """Tells whether a value is what `passes_sentence` takes."""
+    if not isinstance(value, dict) or not isinstance(value.get("validation"), dict):
+        return False
+    numbers = [value.get("epochs"), *value["validation"].values()]
+    return "metric" in value and all(isinstance(number, (int, float)) for number in numbers)
+
+
+def find_best_round(rounds: pd.DataFrame, metrics: Sequence[str] = ()) -> BestRound | None:
+    """Finds the round of a run that validated best.
+
+    Args:
+        rounds: `metrics.csv`, a row a round.
+        metrics: The metrics that a run is judged by, the first first; of others the usual ones.
+
+    Returns:
+        The round; None if fewer than two rounds were validated by a metric of a known direction.
+    """
+    columns = [str(name) for name in rounds if str(name).startswith(_PREFIX)]
+    names = [name[len(_PREFIX) :] for name in columns if rounds[name].notna().sum() > 1]
+    names = [name for name in names if lower_is_better(name) is not None]
+    usual = [name for name in (find_metric(metric, names) for metric in metrics) if name]
+    metric = next(iter(usual), None) or main_metric(names)
+    if metric is None:
+        return None
+    values = rounds.set_index("round")[_PREFIX + metric].dropna()
+    best = values.idxmin() if lower_is_better(metric) else values.idxmax()
+    last = values.index[-1]
+    return BestRound(metric, int(best), float(values[best]), int(last), float(values[last]))

@@ -1,0 +1,83 @@
+"""How many passes clients make that train alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import fedpersonal as fp
+from fedpersonal.tasks import standalone
+from fedpersonal.tasks.digits.task import TASK
+
+
+@pytest.fixture(name="curve")
+def _curve(monkeypatch):
+    """Has digits validate with given accuracies; returns those passes that were tried."""
+
+    def use(values):
+        tried = []
+
+        def validate(task, experiment):
+            tried.append(experiment.evaluator.finetuning[0].epochs)
+            value = values[tried[-1]]
+            return lambda trained: type("Results", (), {"overall": lambda: {"accuracy": value}})
+
+        monkeypatch.setattr(type(TASK), "validate", validate)
+        return tried
+
+    return use
+
+
+@pytest.mark.parametrize(
+    ("values", "best", "last"),
+    [
+        ({1: 0.5, 4: 0.6, 16: 0.7, 64: 0.8, 256: 0.9}, 256, 256),
+        ({1: 0.5, 4: 0.4, 16: 0.7, 64: 0.6, 256: 0.6}, 16, 256),
+        ({1: 0.5, 4: 0.4, 16: 0.3}, 1, 16),
+        ({1: np.nan, 4: 0.4, 16: 0.3, 64: np.nan}, 4, 64),
+        ({1: np.nan, 4: np.nan, 16: np.nan}, 1, 16),
+    ],
+)
+def test_the_number_that_validates_best_is_chosen(tiny, curve, values, best, last):
+    tried = curve(values)
+    experiment = tiny.build(TASK, method="local_only")
+    assert experiment.options.standalone_epochs == best
+    assert experiment.evaluator.finetuning[0].epochs == best
+    found = experiment.findings["standalone"]
+    assert (found["epochs"], found["metric"]) == (best, "accuracy")
+    assert tried == [int(n) for n in found["validation"]] and max(tried) == last
+
+
+def test_a_number_that_is_given_is_kept(tiny, curve):
+    tried = curve({})
+    given = tiny.build(TASK, method="local_only", standalone_epochs=3)
+    other = tiny.build(TASK, method="fed_avg_finetuning")
+    assert not tried and given.evaluator.finetuning[0].epochs == 3
+    assert other.evaluator.finetuning[0].epochs == other.options.finetuning_epochs
+    assert "standalone" not in {**given.findings, **other.findings}
+
+
+def test_without_validation_clients_a_usual_number_is_taken(tiny, curve):
+    tried, given = curve({}), tiny.build(TASK, method="local_only", standalone_epochs=1)
+    validation = given.data.validation
+    nobody = dataclasses.replace(validation, query=validation.query.head(0))
+    left_open = dataclasses.replace(
+        given,
+        options=given.options.replace(standalone_epochs=0),
+        data=dataclasses.replace(given.data, validation=nobody),
+    )
+    assert standalone.choose_epochs(left_open).evaluator.finetuning[0].epochs == 5
+    assert not tried
+
+
+def test_a_run_says_its_passes_and_opens_with_them(tiny):
+    finished = tiny.run(TASK, method="local_only")
+    found = finished.summary["standalone"]
+    values = {int(n): value for n, value in found["validation"].items()}
+    assert found["epochs"] == max(values, key=lambda n: (values[n], -n))
+    page = (finished.path / "report.html").read_text(encoding="utf-8")
+    assert f"trains alone, in {found['epochs']} pass" in page
+    with fp.load_run(finished.path).trained as trained:
+        assert trained.finetuning[0].epochs == found["epochs"]
