@@ -124,11 +124,12 @@ def check_run(finished):
 
     if method.trains:
         rounds = finished.rounds
-        assert [int(row["round"]) for row in rounds] == [*range(1, options.total_rounds + 1)]
+        assert [int(row["round"]) for row in rounds] == [*range(1, summary["rounds"] + 1)]
         assert all(math.isfinite(float(row["train/loss"])) for row in rounds)
         evaluated = [int(row["round"]) for row in rounds if row.get("eval/loss")]
         anybody = finished.data.validation.query.num_examples > 0  # Else there is no loss.
-        assert evaluated == [r for r in range(1, len(rounds) + 1) if r % 2 == 0 and anybody]
+        every = options.rounds_per_eval
+        assert evaluated == [r for r in range(1, len(rounds) + 1) if r % every == 0 and anybody]
 
 
 def check_guesses(finished):

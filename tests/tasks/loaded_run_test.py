@@ -77,11 +77,15 @@ def test_the_best_round_s_model_is_tested(tiny, tmp_path, method, evaluate_on, n
     short = tiny.run_in(tmp_path / "short", tiny.build(task, **{**options, "total_rounds": best}))
     assert {**chosen.test} == {**short.test}
     with watched.trainer.fit(rounds=best, progress=False) as expected:
-        with fp.load_run(
-            chosen.path, model=watched.model, algorithm=watched.algorithm
-        ).trained as t:
+        with fp.load_run(chosen.path).trained as loaded:
             for name, value in expected.weights.items():
-                np.testing.assert_array_equal(t.weights[name], value, err_msg=name)
+                np.testing.assert_array_equal(loaded.weights[name], value, err_msg=name)
+            if expected.kept_by:
+                names = watched.data.train.client_ids.tolist()
+                (known, own), (wanted, values) = loaded.kept_by(names), expected.kept_by(names)
+                np.testing.assert_array_equal(known, wanted)
+                for name, value in values.items():
+                    np.testing.assert_array_equal(own[name][known], value[known], err_msg=name)
 
 
 @pytest.mark.parametrize(
