@@ -10,6 +10,7 @@ import pytest
 import fedpersonal as fp
 from fedpersonal.tasks import standalone
 from fedpersonal.tasks.digits.task import TASK
+from fedpersonal.tasks.running import open_experiment, run_experiment
 
 
 @pytest.fixture(name="curve")
@@ -74,9 +75,15 @@ def test_without_validation_clients_a_usual_number_is_taken(tiny, curve):
 
 def test_a_run_says_its_passes_and_opens_with_them(tiny, curve, tmp_path):
     curve({1: 0.5, 4: 0.6, 16: 0.5, 64: 0.5})
-    finished = tiny.run_in(tmp_path / "run", tiny.build(TASK, method="local_only"))
-    assert finished.summary["standalone"]["epochs"] == 4
-    page = (finished.path / "report.html").read_text(encoding="utf-8")
+    options = tiny.options(TASK, method="local_only")
+    source = tiny.source(TASK, options)
+    config = {"task": TASK.module, **options.values()}
+    experiment, folder = open_experiment(
+        TASK, source, options, tmp_path / "run", config=config, may_differ=(), data={}
+    )
+    summary = run_experiment(experiment, folder, progress=False)
+    assert summary["standalone"]["epochs"] == 4
+    page = (folder.path / "report.html").read_text(encoding="utf-8")
     assert "trains alone, in 4 passes: validation accuracy is 0.5000 with 1, 0.6000 with 4," in page
-    with fp.load_run(finished.path).trained as trained:
+    with fp.load_run(folder.path).trained as trained:
         assert trained.finetuning[0].epochs == 4
