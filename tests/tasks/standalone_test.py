@@ -10,6 +10,7 @@ import pytest
 import fedpersonal as fp
 from fedpersonal.tasks import standalone
 from fedpersonal.tasks.digits.task import TASK
+from fedpersonal.tasks.running import open_experiment, run_experiment
 
 
 @pytest.fixture(name="curve")
@@ -72,12 +73,17 @@ def test_without_validation_clients_a_usual_number_is_taken(tiny, curve):
     assert not tried
 
 
-def test_a_run_says_its_passes_and_opens_with_them(tiny):
-    finished = tiny.run(TASK, method="local_only")
-    found = finished.summary["standalone"]
-    values = {int(n): value for n, value in found["validation"].items()}
-    assert found["epochs"] == max(values, key=lambda n: (values[n], -n))
-    page = (finished.path / "report.html").read_text(encoding="utf-8")
-    assert f"trains alone, in {found['epochs']} pass" in page
-    with fp.load_run(finished.path).trained as trained:
-        assert trained.finetuning[0].epochs == found["epochs"]
+def test_a_run_says_its_passes_and_opens_with_them(tiny, curve, tmp_path):
+    curve({1: 0.5, 4: 0.6, 16: 0.5, 64: 0.5})
+    options = tiny.options(TASK, method="local_only")
+    source = tiny.source(TASK, options)
+    config = {"task": TASK.module, **options.values()}
+    experiment, folder = open_experiment(
+        TASK, source, options, tmp_path / "run", config=config, may_differ=(), data={}
+    )
+    summary = run_experiment(experiment, folder, progress=False)
+    assert summary["standalone"]["epochs"] == 4
+    page = (folder.path / "report.html").read_text(encoding="utf-8")
+    assert "trains alone, in 4 passes: validation accuracy is 0.5000 with 1, 0.6000 with 4," in page
+    with fp.load_run(folder.path).trained as trained:
+        assert trained.finetuning[0].epochs == 4

@@ -44,7 +44,7 @@ def _alone(source):
 
 
 def rank_alone(source, leaky):
-    local = {"finetuning_epochs": 30, "finetuning_learning_rate": 20.0, "support_negatives": 0}
+    local = {"standalone_epochs": 30, "finetuning_learning_rate": 20.0, "support_negatives": 0}
     options = {"client_batch_size": 50, "leaky_negatives": leaky, **local}
     experiment = build(source, method="local_only", **options)
     return ranked(experiment, experiment.trainer.untrained())
