@@ -334,9 +334,9 @@ def test_a_client_without_a_copy_trains_one_by_the_same_pull(tiny):
 
 def test_local_training_sends_nothing_and_trains_each_client_alone(tiny):
     """It ends where fine-tuning leads from the initial weights."""
-    finished = run(tiny, "movielens", "local_only")
+    finished = run(tiny, "movielens", "local_only", standalone_epochs=5)
     assert finished.boundary == []
-    other = built(tiny, "movielens", "fed_avg_finetuning")
+    other = built(tiny, "movielens", "fed_avg_finetuning", finetuning_epochs=5)
     results = other.evaluation(other.data.test)(other.trainer.untrained())
     expected = results.overall()
     assert {name: finished.test[name] for name in expected} == expected
