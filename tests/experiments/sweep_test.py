@@ -26,8 +26,8 @@ RATES = (0.001, 9.5, 0.1)
 ASKED = [
     *("-m", "experiments.sweep", "movielens", "--ratings_file=ratings.csv", "--user_column=who"),
     *("--embedding_dim=3", "--total_rounds=300", "--clients_per_round=4", "--rounds_per_eval=100"),
-    *("--rounds_per_checkpoint=20", f"--grid=client_learning_rate={','.join(map(str, RATES))}"),
-    *("--seeds=2", "--at_once=2", "--beside=0", "--output_dir=out"),
+    *("--rating_offset=0", "--rounds_per_checkpoint=20", "--seeds=2", "--at_once=2", "--beside=0"),
+    *(f"--grid=client_learning_rate={','.join(map(str, RATES))}", "--output_dir=out"),
 ]
 
 
