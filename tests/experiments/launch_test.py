@@ -268,13 +268,13 @@ def test_signal_saves_the_run_and_says_how_to_go_on(start, tmp_path, number, sta
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.005)
     process.send_signal(number)
-    output, errors = process.communicate(timeout=20)
+    output, errors = process.communicate(timeout=60)
     assert process.returncode == status
     last = errors.splitlines()[-1]
     assert last.startswith("Stopped after round ")
     assert last.endswith("; the same command goes on from there.")
     assert "Traceback" not in errors
     process = start(TOY=toy)
-    output, errors = process.communicate(timeout=20)
+    output, errors = process.communicate(timeout=60)
     assert output.splitlines()[-1] == "100"
     assert errors.startswith("Going on after round ")
