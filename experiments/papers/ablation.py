@@ -14,7 +14,7 @@ from typing import Any
 from experiments.papers.jobs import Job, complete
 from experiments.papers.table import Cell, Column, Line, Report, Table, figure
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.client_metrics import find_metric
+from fedpersonal.evaluation.client_metrics import find_metrics
 from fedpersonal.options import Value
 from fedpersonal.tasks.task import Built, Task
 
@@ -56,9 +56,7 @@ class Ablation:
         every = [job for jobs in rows.values() for of_whom in jobs.values() for job in of_whom]
         # Each seed draws users of its own.
         complete(every, None if self.given.get("num_users") else source.describe())
-        metric = next(
-            filter(None, (find_metric(n, every[0].summary["test"]) for n in task.metrics))
-        )
+        metric = find_metrics(task.metrics, every[0].summary["test"])[0]
         tested = "seen" if data.test.seen else "unseen"
         table = Table.of("ablation", *_blocks(metric, tested, rows, own), caption=_ABOUT)
         heading = f"# Which layers are local? {task.name}, {source.name}"

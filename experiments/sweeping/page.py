@@ -12,7 +12,7 @@ import tabulate
 from experiments.papers.table import Cell
 from experiments.sweeping.grid import value_text, values_text
 from experiments.sweeping.sweep import Scored, Sweep
-from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
+from fedpersonal.evaluation.client_metrics import find_metric, find_metrics, lower_is_better
 from fedpersonal.evaluation.guess import best_guess
 from fedpersonal.files import write_csv, write_text
 from fedpersonal.report.comparison import FEWEST, MOST, compare_runs
@@ -210,8 +210,7 @@ def _guessed(sweep: Sweep, best: Scored) -> list[str]:
 def _tested(sweep: Sweep, ranked: Sequence[Scored]) -> Table:
     tested = sweep.tested(ranked)
     told = tested[0].trials[0].run.summary["test"]
-    found = (find_metric(name, told) for name in sweep.task.metrics)
-    metrics = [name for name in found if name]
+    metrics = find_metrics(sweep.task.metrics, told)
     rows = [[values_text(one.setting), *_test_cells(one, metrics)] for one in tested]
     of_tests = [trial.run.summary["test"] for trial in tested[0].trials]
     best = [best_guess(of_tests, name) for name in metrics]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -87,6 +87,11 @@ def lower_is_better(name: str) -> bool | None:
 def find_metric(name: str, names: Iterable[str]) -> str | None:
     """Returns which of some names is a metric, such as `hr@10_of_50` for `hr@10`; None if none."""
     return next((n for n in names if n == name or n.startswith(f"{name}_of_")), None)
+
+
+def find_metrics(wanted: Iterable[str], names: Collection[str]) -> list[str]:
+    """Returns which of some names are the wanted metrics, in the order of what is wanted."""
+    return [found for found in (find_metric(name, names) for name in wanted) if found]
 
 
 def main_metric(names: list[str]) -> str | None:

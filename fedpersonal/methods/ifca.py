@@ -11,10 +11,10 @@ predicts, a client chooses; one that has no data predicts with the first model.
 Departures: the mean is weighted by examples unless `weighting` is `uniform`. `max_update_norm`
 bounds the update of the chosen model, and not the choice that is sent. An aggregator that zeroes or
 clips an update leaves the choice, too: with --mean_over=cluster the client then counts in the mean
-of its model, with the update that the aggregator has made. In gradient averaging,
-a change may be that of several local steps. Models start at one draw each, where some of the
-paper's experiments try several starts and take the best. No layers are shared by all models; in a
-program, `fp.ChoicePhase` takes the names of those that are not.
+of its model, with the update that the aggregator has made. In gradient averaging, a change may be
+that of several local steps. Models start at one draw each, where some of the paper's experiments
+try several starts and take the best. No layers are shared by all models; in a program,
+`fp.ChoicePhase` takes the names of those that are not.
 """
 
 from __future__ import annotations

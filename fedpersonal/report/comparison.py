@@ -15,7 +15,7 @@ from fedpersonal.errors import UserError, escaped, listed, one_line, quoted
 from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.client_metrics import (
     ClientMetric,
-    find_metric,
+    find_metrics,
     lower_is_better,
     main_metric,
     paired_difference,
@@ -383,7 +383,7 @@ def _find_metrics(
             raise UserError(f"{_folder(run)} has no {what}; it has {names}.")
     if not shared:
         raise UserError(f"{_folder(runs[0])} has no metric of each client to compare.")
-    usual = [name for name in (find_metric(n, shared) for n in runs[0].task_metrics) if name]
+    usual = find_metrics(runs[0].task_metrics, shared)
     main = chosen or next(iter(usual), main_metric(shared))
     shared.sort(key=lambda name: (name != main, name not in usual, name == "loss"))
     pooled = [name for name in common if not any(of[name] for of in metrics)]

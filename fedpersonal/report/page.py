@@ -17,7 +17,7 @@ import numpy as np
 
 import fedpersonal
 from fedpersonal.evaluation import PERCENTILES
-from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better, unit_of
+from fedpersonal.evaluation.client_metrics import find_metrics, lower_is_better, unit_of
 from fedpersonal.evaluation.guess import CHANCE, GUESS, strongest
 from fedpersonal.files import to_json, write_text
 from fedpersonal.report import run as numbers
@@ -246,7 +246,7 @@ def _test_metrics(run: RunData) -> list[str]:
         for name, value in run.test.items()
         if is_number(value) and not name.startswith("num_") and name != "share_hurt"
     ]
-    usual = [find_metric(name, found) for name in run.task_metrics]
+    usual = find_metrics(run.task_metrics, found)
     places = {name: place for place, name in enumerate(usual)}
     return sorted(found, key=lambda name: (name == "loss", places.get(name, len(usual))))
 

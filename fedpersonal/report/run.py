@@ -18,7 +18,7 @@ import pandas as pd
 
 from fedpersonal.errors import UserError, escaped
 from fedpersonal.evaluation.client_metrics import (
-    find_metric,
+    find_metrics,
     lower_is_better,
     main_metric,
     meaning,
@@ -130,10 +130,9 @@ class RunData:
         """What its clients are judged by, its task's first metric if it can be; or None."""
         paired = self.paired_metrics
         guessed = [name for name in self.client_metrics if name + GUESS in self.clients]
-        for name in self.task_metrics:
-            found = find_metric(name, [*paired, *guessed])
-            if found:
-                return found
+        usual = find_metrics(self.task_metrics, [*paired, *guessed])
+        if usual:
+            return usual[0]
         return main_metric(guessed) or main_metric(paired) or main_metric(self.client_metrics)
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from fedpersonal.errors import counted
-from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better, main_metric
+from fedpersonal.evaluation.client_metrics import find_metrics, lower_is_better, main_metric
 
 _PREFIX = "eval/"
 
@@ -88,8 +88,7 @@ def find_best_round(rounds: pd.DataFrame, metrics: Sequence[str] = ()) -> BestRo
     columns = [str(name) for name in rounds if str(name).startswith(_PREFIX)]
     names = [name[len(_PREFIX) :] for name in columns if rounds[name].notna().sum() > 1]
     names = [name for name in names if lower_is_better(name) is not None]
-    usual = [name for name in (find_metric(metric, names) for metric in metrics) if name]
-    metric = next(iter(usual), None) or main_metric(names)
+    metric = next(iter(find_metrics(metrics, names)), main_metric(names))
     if metric is None:
         return None
     values = rounds.set_index("round")[_PREFIX + metric].dropna()

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError, did_you_mean, listed
-from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
+from fedpersonal.evaluation.client_metrics import find_metrics, lower_is_better
 from fedpersonal.evaluation.evaluate import Kept
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.federated.privacy import DifferentialPrivacy
@@ -66,7 +66,7 @@ class Experiment(Built, Generic[OptionsT, DataT]):
         names = [*self.task.validated_metrics(self.data), *of_model, "loss"]
         known = [name for name in names if lower_is_better(name) is not None]
         wanted = [self.options.best] if self.options.best else [*self.task.metrics, "loss"]
-        chosen = next((name for name in (find_metric(n, known) for n in wanted) if name), None)
+        chosen = next(iter(find_metrics(wanted, known)), None)
         if chosen is None:
             raise UserError(
                 f"--best={wanted[0]}: validation has no such metric; it has {listed(known)}"
@@ -236,18 +236,24 @@ def build_experiment(
         findings=findings,
     )
     if options.watches:
-        if not method.trains:
-            raise UserError(
-                f"--method={options.method} has no rounds to choose from: leave --best and "
-                "--early_stopping out."
-            )
-        if not data.validation.query.num_examples:
-            raise UserError(
-                "--best and --early_stopping need validation clients, and none has anything to "
-                "predict: leave them out."
-            )
-        _ = experiment.watched  # A mistake in its name shows before the first round.
+        _check_watched(experiment)
     return choose_epochs(experiment)
+
+
+def _check_watched(experiment: Experiment) -> None:
+    """Raises a UserError unless rounds can be chosen by their validation, as options ask."""
+    options = experiment.options
+    if not experiment.method.trains:
+        raise UserError(
+            f"--method={options.method} has no rounds to choose from: leave --best and "
+            "--early_stopping out."
+        )
+    if not experiment.data.validation.query.num_examples:
+        raise UserError(
+            "--best and --early_stopping need validation clients, and none has anything to "
+            "predict: leave them out."
+        )
+    _ = experiment.watched  # A mistake in its name shows before the first round.
 
 
 def _check_state_bound(algorithm: Algorithm, options: RunOptions) -> None:

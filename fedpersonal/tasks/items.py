@@ -15,7 +15,7 @@ from fedpersonal.data.movielens import item_titles
 from fedpersonal.data.ranking import AT, as_clients
 from fedpersonal.data.ratings import Ratings
 from fedpersonal.draws import Purpose, generator
-from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better, main_metric
+from fedpersonal.evaluation.client_metrics import find_metrics, lower_is_better, main_metric
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.methods.method import Layers
 from fedpersonal.options import Options, option
@@ -107,8 +107,8 @@ def _choose(
     """Returns by what metric clients are chosen, their places, and why each is shown."""
     columns = results.per_client()
     paired = [name[: -len("_before")] for name in columns if name.endswith("_before")]
-    usual = filter(None, (find_metric(name, paired) for name in experiment.task.metrics))
-    metric = next(usual, main_metric(paired))
+    usual = find_metrics(experiment.task.metrics, paired)
+    metric = next(iter(usual), main_metric(paired))
     known = np.flatnonzero(results.num_examples > 0)
     if metric is not None:
         gains = columns[f"{metric}_after"] - columns[f"{metric}_before"]

@@ -217,16 +217,15 @@ def _tell_privacy(experiment: Experiment, trained: TrainedModel) -> dict[str, An
 
 
 def _tell_dropped(trained: TrainedModel, run_folder: RunFolder) -> dict[str, int]:
-    """Returns the summary's counts of updates that were not finite, and of rounds without any."""
+    """Returns the summary's counts of updates not finite, and of rounds without examples."""
     if trained.loop is None:
         return {}
-    rows, told = run_folder.metrics, {}
+    rows, counts = run_folder.metrics, {}
     if "train/num_dropped_updates" in rows:
-        told["num_dropped_updates"] = int(rows["train/num_dropped_updates"].sum())
-    if "train/num_examples" in rows:
-        empty = int((rows["train/num_examples"] == 0).sum())
-        told.update({"rounds_without_examples": empty} if empty else {})
-    return told
+        counts["num_dropped_updates"] = int(rows["train/num_dropped_updates"].sum())
+    if "train/num_examples" in rows and (rows["train/num_examples"] == 0).any():
+        counts["rounds_without_examples"] = int((rows["train/num_examples"] == 0).sum())
+    return counts
 
 
 def _tell_participation(experiment: Experiment, run_folder: RunFolder) -> dict[str, Any]:

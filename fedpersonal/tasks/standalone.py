@@ -21,9 +21,9 @@ _USUAL = 5
 def choose_epochs(experiment: Experiment) -> Experiment:
     """Returns the experiment with the number of passes that validates best.
 
-    A client of other methods trains in every round. One that trains alone has no rounds, so that
-    any fixed number of passes would be too few or too many: 1, 4, 16 and so on are tried, each from
-    the initial weights, on the validation clients.
+    Other methods train for many rounds. Training alone has none, and any fixed number of passes
+    would be too few or too many: 1, 4, 16 and so on are tried, each from the initial weights, on
+    the validation clients.
 
     Args:
         experiment: Of any method; those that train in rounds, or whose number of passes is given,

@@ -279,7 +279,7 @@ class LearningCheck(Callback):
             )
         is_lost = self.rounds_lost >= _ENOUGH or (is_last and (self.rounds_lost or not used))
         if is_lost and not self.has_learned:
-            why = "nobody reported" if nobody else "not finite" if dropped > 0 else "no examples"
+            why = "no reports" if nobody else "not finite" if dropped > 0 else "no steps"
             raise TrainingError(_nothing_learned(run.round_number, why))
         if dropped and not self.has_warned:
             self.has_warned = True
@@ -293,11 +293,11 @@ class LearningCheck(Callback):
 
 
 _WHY = {
-    "nobody reported": "no client reported. Raise round_time_limit, or drop fewer clients, and "
+    "no reports": "no client reported. Raise round_time_limit, or drop fewer clients, and "
     "start a new run.",
-    "no examples": "no client that took part has an example to train on, in its query set where "
-    "there is one. Give clients with more examples, lower the batch size, or sample more clients a "
-    "round, and start a new run.",
+    "no steps": "no client that took part has an example to train on, in its query set where there "
+    "is one, or no phase of the method takes a step. Give clients with more examples, lower the "
+    "batch size, sample more clients a round, or check the phases, and start a new run.",
     "not finite": "every client's update was infinite or NaN, and was dropped. Lower the learning "
     "rates, or look for NaN and huge numbers in the data, and start a new run.",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -12,6 +13,7 @@ from fedpersonal.errors import TrainingError
 from fedpersonal.methods import method as method_module
 from fedpersonal.methods.method import methods
 from fedpersonal.testing import check_method
+from fedpersonal.tff.optimizers import build_sgdm
 
 pytestmark = pytest.mark.usefixtures("not_compiled")
 METHODS = methods()
@@ -25,7 +27,14 @@ def test_a_method_keeps_its_promises(name):
 
 
 class Idle(fp.Method, name="idle"):
-    """A method that trains nothing."""
+    """A method whose steps lead nowhere."""
+
+    def phases(self):
+        return (dataclasses.replace(self.phase(), optimizer=build_sgdm(0.0)),)
+
+
+class Stepless(fp.Method, name="stepless"):
+    """A method that takes no steps."""
 
     def phases(self):
         return (self.phase(epochs=0),)
@@ -41,10 +50,14 @@ class Moody(fp.Method, name="moody"):
 
 
 @pytest.mark.parametrize(
-    ("method", "message"),
-    [(Idle, "Nothing was learned in rounds 1 to 2"), (Moody, "clients in shards of their own: h")],
+    ("method", "error", "message"),
+    [
+        (Idle, AssertionError, "two rounds change neither"),
+        (Stepless, TrainingError, "in rounds 1 to 2: .* no phase of the method takes a step"),
+        (Moody, AssertionError, "clients in shards of their own: h"),
+    ],
 )
-def test_a_broken_promise_is_named(method, message, monkeypatch):
+def test_a_broken_promise_is_named(method, error, message, monkeypatch):
     monkeypatch.setattr(method_module, "_registered", {})
-    with pytest.raises((AssertionError, TrainingError), match=message):
+    with pytest.raises(error, match=message):
         check_method(method)

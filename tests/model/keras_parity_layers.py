@@ -63,7 +63,7 @@ def functional(call, inputs=X, cls=KERAS.Model):
 
 def layer(name, make, inputs=X, **options):
     """Returns the case of a layer within a model."""
-    # Where nothing but the layer is of note, it may stand beside others.
+    # Where only the layer is of note, it may share a model with others.
     part = None if {*options} - {"optimizer"} or make in (Penalty, Branch, Report) else make
     build = around(make, inputs=inputs)
     return Case(name, build, inputs, Y, metrics=["mae"], part=part, **options)

@@ -63,11 +63,11 @@ def test_a_number_that_is_given_is_kept(tiny, curve):
 def test_without_validation_clients_a_usual_number_is_taken(tiny, curve):
     tried, given = curve({}), tiny.build(TASK, method="local_only", standalone_epochs=1)
     validation = given.data.validation
-    nobody = dataclasses.replace(validation, query=validation.query.head(0))
+    empty = dataclasses.replace(validation, query=validation.query.head(0))
     left_open = dataclasses.replace(
         given,
         options=given.options.replace(standalone_epochs=0),
-        data=dataclasses.replace(given.data, validation=nobody),
+        data=dataclasses.replace(given.data, validation=empty),
     )
     assert standalone.choose_epochs(left_open).evaluator.finetuning[0].epochs == 5
     assert not tried

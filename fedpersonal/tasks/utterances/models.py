@@ -164,7 +164,7 @@ _WORK = {
     "reddit": (_LARGE, 24_000),
 }
 _BATCH_SIZE, _RATE = 32, 2e-3
-# A larger share of a user's sentences than this is no coincidence.
+# A share of a user's sentences that is larger is no coincidence.
 _MOSTLY = 0.5
 # How it is adapted to the texts of those who do not take part.
 _ADAPTING_STEPS, _ADAPTING_RATE = 400, 5e-4
@@ -249,10 +249,10 @@ def find_pretrained_users(
 ) -> list[str]:
     """Returns those of some users of whose sentences the base model has seen most.
 
-    Some sentences are said by many: a user of whom it has seen fewer may be another one.
+    Some sentences are said by many users: a smaller share may be a coincidence.
 
     Args:
-        base: The base model; one that was not pretrained by this library has seen nobody.
+        base: The base model; one that was not pretrained by this library has no digests.
         utterances: The utterances.
         users: Names of their users.
     """
