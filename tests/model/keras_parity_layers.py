@@ -163,8 +163,9 @@ def adapted(kind, data, **options):
     return made
 
 
-NORMALIZATION = adapted(LAYERS.Normalization, X)
-VOCABULARY = adapted(LAYERS.IntegerLookup, IDS, output_mode="multi_hot")
+# With names, as they outlive a reset of those that Keras gives, and stand in models with others.
+NORMALIZATION = adapted(LAYERS.Normalization, X, name="adapted")
+VOCABULARY = adapted(LAYERS.IntegerLookup, IDS, output_mode="multi_hot", name="vocabulary")
 
 
 def adapted_within():
