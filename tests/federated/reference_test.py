@@ -66,12 +66,10 @@ SHARED = {
 }
 STEPS = {"reconstruction_epochs": 2, "max_reconstruction_steps": 3}
 UNIFORM = recon(weighting="uniform", local_epochs=2)
-APFL = apfl(**WORK, local_optimizer=SLOW, mixing_optimizer=FAST, mixing=0.4)
 PERSONAL = {
     "ditto": (ditto(**WORK, local_optimizer=SLOW, pull=0.7, local_only_epochs=2), "stacked"),
     "mr_mtl": (mr_mtl(**WORK, pull=0.7), "pooled"),
-    "apfl": (APFL, "stacked"),
-    "apfl, pooled": (APFL, "pooled"),
+    "apfl": (apfl(**WORK, local_optimizer=SLOW, mixing_optimizer=FAST, mixing=0.4), "pooled"),
     "per_fed_avg": (per_fed_avg(**WORK, adaptation_optimizer=SLOW), "pooled"),
     "pfedme": (pfedme(**WORK, inner_optimizer=SLOW, inner_steps=3, envelope=2.0), "stacked"),
 }
@@ -121,19 +119,16 @@ SOLVED = {
         personal=PersonalCopies(("item_embedding",)),
     ),
 }
-# Of some layers, and beside local variables that are rebuilt, or kept.
-CHOSEN = {
-    kept: Algorithm(
-        f"chosen, {kept}",
-        (
-            ChoicePhase("support", 3, ("item_embedding",)),
-            GradientPhase("local", "support", SGD),
-            GradientPhase("global", "query", ADAM, 2),
-        ),
-        kept,
-    )
-    for kept in ("rebuilt", "kept")
-}
+# Of some layers, and beside local variables.
+CHOSEN = Algorithm(
+    "chosen",
+    (
+        ChoicePhase("support", 3, ("item_embedding",)),
+        GradientPhase("local", "support", SGD),
+        GradientPhase("global", "query", ADAM, 2),
+    ),
+    "kept",
+)
 # Of a layer, beside a head that is rebuilt.
 MIXED = Algorithm(
     "mixed",
@@ -179,11 +174,10 @@ def packed_both_ways(name, *case, **options):
 
 
 CASES = {
-    **packed_both_ways("rebuilt", "factors", recon()),
+    "rebuilt, pooled": Case("factors", recon(), "pooled"),
     "rebuilt, one client a shard": Case("factors", recon(**STEPS), clients_per_shard=1),
     **packed_both_ways("rebuilt, shared", "factors", recon(ADAM, MOMENTUM, **SHARED), server=YOGI),
     "rebuilt without lookups": Case("factors, no lookups", recon(ADAM)),
-    "rebuilt jointly": Case("factors", recon(joint_training=True)),
     "ridge, pooled": Case("rated", recon(reconstruction="ridge"), packing="pooled"),
     "ridge, bias apart": Case(
         "factors", recon(reconstruction="ridge", ridge_l2=2.0, ridge_bias_l2=0.5)
@@ -198,15 +192,13 @@ CASES = {
     "rebuilt longer each round": Case(
         "factors", recon(growing_reconstruction=True, reconstruction_epochs=3)
     ),
-    "rated": Case("rated", recon()),
     "classes": Case("classes", recon(MOMENTUM, ADAM, **STEPS), server=YOGI),
     "classes, bounded": Case(
         "classes",
         recon(FAST, joint_training=True, weighting="uniform", max_update_norm=0.1, **SHARED),
     ),
     "branching": Case("branching", recon()),
-    "logarithm": Case("logarithm", recon(ADAM)),
-    **packed_both_ways("words", "words", recon(MOMENTUM)),
+    "words, pooled": Case("words", recon(MOMENTUM), "pooled"),
     **packed_both_ways("own words", "own words", recon(SGD, MOMENTUM, reconstruction_epochs=3)),
     "owned users": Case(
         "owned users", fed_avg(client_optimizer=MOMENTUM, local_epochs=2, max_local_steps=3),
@@ -225,11 +217,7 @@ CASES = {
         packing="pooled", clients_per_shard=4, batch_size=16,
     ),
     **packed_both_ways("kept", "own user", KEPT),
-    **packed_both_ways("kept beside a network", "network", KEPT),
-    **packed_both_ways(
-        "kept, in turn", "own user",
-        fed_rep(client_optimizer=SGD, local_optimizer=ADAM, local_only_epochs=2, max_local_steps=4),
-    ),
+    "kept beside a network": Case("network", KEPT, "pooled"),
     "fedperc": Case(
         "own user", fedperc(client_optimizer=ADAM, max_local_steps=4, proximal=0.5), "pooled"
     ),
@@ -243,8 +231,8 @@ CASES = {
     **{name: Case("table", algorithm, packing) for name, (algorithm, packing) in PERSONAL.items()},
     "reptile": Case("table", reptile(**WORK), "pooled", server=FAST),  # Half of the way.
     **{name: Case("table", algorithm, packing) for name, (algorithm, packing) in STATES.items()},
-    **packed_both_ways("ifca", "table", ifca(**WORK, num_clusters=3), clients_per_shard=3),
-    **{f"ifca of a layer, {kept}": Case("factors", CHOSEN[kept]) for kept in CHOSEN},
+    "ifca, pooled": Case("table", ifca(**WORK, num_clusters=3), "pooled", clients_per_shard=3),
+    "ifca of a layer": Case("factors", CHOSEN),
     "ifca, words": Case("words", ifca(client_optimizer=MOMENTUM, num_clusters=3), server=YOGI),
     "ifca, owned users": Case("owned users", ifca(**WORK), clients_per_shard=3),
     "ifca, over cohorts": Case(
@@ -283,15 +271,14 @@ CASES = {
             OFFSETS.items(), ((), ("table",)), ("stacked", "pooled")
         )
     },
-    **packed_both_ways("blended", "noisy", BLENDED, sizes=(6, 6, 3, 6)),
+    "blended, pooled": Case("noisy", BLENDED, "pooled", sizes=(6, 6, 3, 6)),
     # Its copies blow up and are not kept; the shared model, which is trained apart, goes on.
     "ditto, not finite": Case("table", ditto(**WORK, local_optimizer=BLOWING_UP, pull=0.7)),
-    "ditto by adam": Case("table", ditto(**WORK, local_optimizer=ADAM, pull=0.7)),
     **{
         f"held by {name}, {packing}": Case("table, own head", algorithm, packing)
         for (name, algorithm), packing in zip(HELD.items(), ("pooled", "stacked"))
     },
-    **packed_both_ways("not finite", "own user", KEPT, data=BROKEN),
+    "not finite": Case("own user", KEPT, data=BROKEN),
     "not finite, one step each": Case(
         "own user", furl(client_optimizer=SGD), packing="pooled", clients_per_shard=4,
         batch_size=16, data=BROKEN,
@@ -302,9 +289,6 @@ CASES = {
     "sentences, stacked": Case("sentences", recon(FAST, FAST, local_epochs=2, max_local_steps=4)),
     "sentences, pooled": Case(
         "sentences", recon(ADAM, MOMENTUM, support_query_split="aggregated"), "pooled"
-    ),
-    "shared sentences, pooled": Case(
-        "shared sentences", fed_avg(client_optimizer=ADAM, local_epochs=2), "pooled"
     ),
     "constrained, kept": Case("constrained, own head", KEPT, clients_per_shard=3),
     "constrained, one step": Case(
@@ -318,7 +302,6 @@ CASES = {
         "constrained", pfedme(**WORK, inner_optimizer=FAST, inner_steps=3, envelope=2.0)
     ),
     "constrained, corrected": Case("constrained", scaffold(**WORK), clients_per_shard=3),
-    "noisy, stacked": Case("noisy, own head", recon()),
     "noisy, one gradient": Case(
         "noisy", fed_avg(client_optimizer=SGD), "pooled", batch_size=16
     ),
@@ -332,9 +315,6 @@ CASES = {
         )
         for name, make in FACTORIES.items()
     },
-    "aggregated by robust, pooled": Case(
-        "own user", KEPT, "pooled", aggregator=FACTORIES["robust"]
-    ),
     "one step each, clipped": Case(
         "users", fed_avg(client_optimizer=SGD, weighting="uniform"), "pooled",
         batch_size=16, aggregator=FACTORIES["clipping"],
