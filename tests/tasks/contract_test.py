@@ -28,7 +28,7 @@ from fedpersonal.tasks.utterances.methods import METHODS as UTTERANCE_METHODS
 from fedpersonal.testing import check_equal
 
 TASKS = all_tasks()
-# What the tests of a task run; `benchmarks.tiny` has what is run here.
+# What the tests of a task run or build; `benchmarks.tiny` has what is run here.
 BY_TASKS = {"centralized", "centralized_personalized", "fed_recon"}
 BY_TASKS |= {"fedperc_generated", "fedperc_projected", "split_learning", "meta_learning"}
 BY_TASKS |= {"fedsa_lora", "meta_learning_bias", "central_meta_learning_bias"}

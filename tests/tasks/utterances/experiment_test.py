@@ -29,8 +29,6 @@ RUNS = {
     "seen": {"method": "fedperc", "clients_per_round": 8},
     "unseen": {"method": "fedperc", "evaluate_on": "unseen", **EXACT_MEAN},
     "generated": {"method": "fedperc_generated"},
-    "split_head": {"method": "split_learning"},
-    "shared_head": {"method": "meta_learning"},
     "adapted": {"method": "fedsa_lora", "lora_matrices": "all"},
     "head_and_bias": {"method": "meta_learning_bias"},
     "central": {"method": "central_meta_learning_bias"},
@@ -40,8 +38,6 @@ SENT = {
     "seen": CONTEXT,
     "unseen": CONTEXT,
     "generated": CONTEXT,
-    "split_head": "language_model/context_head/embeddings",
-    "shared_head": "language_model/head/kernel",
     "adapted": "language_model/shared_lora_a/kernel",
     "head_and_bias": "language_model/shared_head/kernel",
     "projected": "language_model/personal_projection/kernel",
@@ -111,8 +107,7 @@ def test_what_a_run_writes_of_samples_and_bytes(run, tiny_base, name):
     ids = tiny_base.config.vocab_size
     # Of LoRA, factors of rank 8 for all that a block of 8 numbers makes.
     made = 8 * (3 + 1 + 4 + 1)
-    local = {"split_head": ids * 8, "shared_head": 0, "adapted": 8 * made, "head_and_bias": ids}
-    local["projected"] = 0
+    local = {"adapted": 8 * made, "head_and_bias": ids, "projected": 0}
     assert summary["local_bytes_per_client"] == 4 * local.get(name, 8)
 
     sent = {row["name"] for row in finished.boundary}
@@ -123,6 +118,20 @@ def test_what_a_run_writes_of_samples_and_bytes(run, tiny_base, name):
     assert means == ({f"clipped.{PERSONAL}"} if name == "unseen" else set())
     (frozen,) = [row for row in finished.boundary if row["direction"] == "once"]
     assert frozen["num_bytes"] == summary["frozen_bytes"] > 1000
+
+
+@pytest.mark.parametrize(
+    ("method", "sent", "rows"),
+    [
+        ("split_learning", "language_model/context_head/embeddings", 8),
+        ("meta_learning", "language_model/head/kernel", 0),
+    ],
+)
+def test_what_is_sent_of_a_head(tiny, table, tiny_base, method, sent, rows):
+    trainer = tiny.build(TASK, text_file=table, method=method).trainer
+    local = sum(np.prod(variable.shape) for variable in trainer.model.local_variables)
+    assert sent in {crossing.name.partition(".")[2] for crossing in trainer.crossings}
+    assert local == rows * tiny_base.config.vocab_size
 
 
 def test_a_run_with_users_vectors_opens_again(run):
