@@ -19,9 +19,8 @@ ALL = [
 ]
 SOME = [
     *((name, None, {}) for name in TASKS),
-    ("movielens", "fed_recon", {"l2": 0.1, "packing": "pooled"}),
     ("movielens", "fed_recon", {"reconstruction": "ridge", "max_update_norm": 0.5}),
-    ("movielens", "furl", {"l2": 0.1, "client_optimizer": "adam"}),
+    ("movielens", "furl", {"l2": 0.1, "client_optimizer": "adam", "packing": "pooled"}),
 ]
 
 
