@@ -9,10 +9,11 @@ NUMBA      := $(VENV)/benchmark/installed
 RIVALS     := pfl fedjax flower
 TESTS      := tests
 
-# What CI runs on today's stack, too, in six minutes with the installing: rounds against plain Keras and
-# NumPy, each method once, runtimes, the trainer, run folders and stores.
-TODAY_TESTS := tests/tff tests/methods tests/federated tests/runtime tests/training/trainer_test.py tests/runs \
-  tests/tasks/contract_test.py::test_a_run_opens_again --ignore=tests/federated/evaluation_reference_test.py
+# What CI runs on today's stack, too: rounds against Keras' own `fit`, states against NumPy, each method
+# once, runtimes, the trainer, run folders and stores, a run of each task.
+TODAY_TESTS := tests/tff tests/model/keras_parity_test.py tests/methods tests/federated tests/runtime \
+  tests/training/trainer_test.py tests/runs tests/tasks/methods_test.py::test_a_run_opens_again \
+  $(addprefix --ignore=tests/federated/,reference_test.py evaluation_reference_test.py)
 
 # Where texts are given, the next word task trains on them.
 TEXTS       = $(if $(TEXT_FILE),"--text_file=$(TEXT_FILE)") $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)")

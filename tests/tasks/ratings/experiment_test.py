@@ -133,7 +133,7 @@ def test_a_constant_that_is_not_near_the_mean_rating_is_named_once(
     assert not warnings or re.search(said, warnings[0])
 
 
-@pytest.mark.parametrize(("low", "high", "scale"), [(1, 5, 1), (1, 10, 1), (0, 100, 25)])
+@pytest.mark.parametrize(("low", "high", "scale"), [(1, 10, 1), (0, 100, 25)])
 def test_predictions_start_at_the_mean_training_rating(tiny, low, high, scale):
     """Tables of other scales train with the rates of stars, and no flag."""
     source = rated(low=low, high=high)
@@ -208,7 +208,7 @@ def test_reconstruction_grows_by_a_pass_a_round(tiny):
         (epochs, grows): tiny.build(
             TASK, reconstruction_epochs=epochs, growing_reconstruction=grows, **LONGER
         )
-        for epochs, grows in ((1, False), (2, False), (2, True), (3, True))
+        for epochs, grows in ((1, False), (2, True), (3, True))
     }
 
     def same(one, other, rounds):
@@ -216,10 +216,10 @@ def test_reconstruction_grows_by_a_pass_a_round(tiny):
         return all(np.array_equal(first[name], second[name]) for name in first)
 
     assert same((3, True), (1, False), 1) and same((3, True), (2, True), 2)
-    assert not same((3, True), (2, True), 3) and not same((2, True), (2, False), 2)
+    assert not same((3, True), (2, True), 3) and not same((2, True), (1, False), 2)
     # Evaluation makes all passes.
-    phases = [built[key].evaluator.rebuilding for key in ((2, True), (2, False))]
-    assert [phase.epochs for (phase,) in phases] == [2, 2]
+    phases = [built[key].evaluator.rebuilding for key in ((2, True), (3, True))]
+    assert [phase.epochs for (phase,) in phases] == [2, 3]
     assert all(phase.passes is None for (phase,) in phases)
 
 

@@ -105,10 +105,18 @@ def test_validation_tells_the_first_metric_of_a_task_by_which_sweeps_choose(tiny
         assert lower_is_better(name) is not None, name
 
 
-@pytest.mark.parametrize(("task", "name"), RUN)
-def test_a_run_opens_again(tiny, task, name):
+@pytest.mark.parametrize("task", TASKS)
+def test_a_run_opens_again(tiny, task):
     """What a run has written down is checked by `tiny` itself."""
-    finished = run(tiny, task, name)
+    check_that_it_opens_again(run(tiny, task, None))
+
+
+@pytest.mark.parametrize(("task", "name"), RUN[len(TASKS) :])
+def test_a_run_of_a_method_opens_again(tiny, task, name):
+    check_that_it_opens_again(run(tiny, task, name))
+
+
+def check_that_it_opens_again(finished):
     expected = finished.trained
     with load_run(finished.path).trained as loaded:
         equal_bits(loaded.weights, expected.weights)
