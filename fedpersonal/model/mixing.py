@@ -51,6 +51,9 @@ class Mixing(NamedTuple):
 # Building a model takes long, and each evaluation asks.
 _FOUND: weakref.WeakKeyDictionary[PartitionedModel, dict[bool, Mixing]]
 _FOUND = weakref.WeakKeyDictionary()
+# Functions know of no training flag.
+_FUNCTIONS: weakref.WeakKeyDictionary[PartitionedModel, tuple[str, ...]]
+_FUNCTIONS = weakref.WeakKeyDictionary()
 
 
 def find_mixing(model: PartitionedModel, *, training: bool) -> Mixing:
@@ -91,8 +94,9 @@ def _try(model: PartitionedModel, *, training: bool) -> Mixing:
             join: Any = np.stack if is_one else np.concatenate
             own.append(join([one[i] for one in alone]))
         rows = any(map(_differs, (output, *added), own))
-        functions = tuple(_mixing_functions(model, output, places))
-    return Mixing(rows, functions, any(is_batch_loss))
+        if model not in _FUNCTIONS:
+            _FUNCTIONS[model] = tuple(_mixing_functions(model, output, places))
+    return Mixing(rows, _FUNCTIONS[model], any(is_batch_loss))
 
 
 def check_rows_are_independent(model: PartitionedModel, *, training: bool) -> None:
