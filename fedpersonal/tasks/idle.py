@@ -199,7 +199,7 @@ def _work(task: Task, options: Any, facts: _Facts) -> tuple[list[Any], set[str]]
         work.append(task.pool(options, _MANY))
         algorithm = dataclasses.replace(algorithm, weighting="uniform")
     else:
-        work.append(options.clients_per_round)
+        work += [options.clients_per_round, options.shuffle]
     if not algorithm.keeps:
         algorithm = dataclasses.replace(algorithm, max_local_update_norm=None)
     work += [algorithm, *_server(options)]

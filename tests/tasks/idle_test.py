@@ -46,7 +46,7 @@ def made(method, options):
             )
         )
     if method.trains and method.is_federated:
-        parts += [algorithm.weighting, options.clients_per_round]
+        parts += [algorithm.weighting, options.clients_per_round, options.shuffle]
     elif method.trains:
         parts.append(DIGITS.pool(options, 1000))
     return describe(parts)
@@ -62,6 +62,18 @@ def another(declared, value):
         return ("hidden",)
     number = 0.3 if declared.kind is float else 3
     return number if value != number else 2 * number
+
+
+@pytest.mark.parametrize("method", ["fed_avg", "ditto", "centralized", "local_only"])
+def test_the_order_of_examples_has_an_effect_where_clients_train_in_rounds(tiny, method):
+    """It is read by what builds the training process, and not by the method."""
+    experiment = tiny.built(RATINGS, method=method)
+    source = tiny.source(RATINGS, experiment.options)
+    if method in ("fed_avg", "ditto"):
+        idle.check_effects(experiment, source, {"shuffle", "client_batch_size", "local_steps"})
+        return
+    with pytest.raises(UserError, match=f"--shuffle is .* no effect with --method={method}"):
+        idle.check_effects(experiment, source, {"shuffle"})
 
 
 @pytest.mark.parametrize("name", methods())
