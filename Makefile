@@ -12,7 +12,7 @@ TESTS      := tests
 # What CI runs on today's stack, too: rounds against Keras' own `fit`, states against NumPy, each method
 # once, runtimes, the trainer, run folders and stores, a run of each task.
 TODAY_TESTS := tests/tff tests/model/keras_parity_test.py tests/methods tests/federated tests/runtime \
-  tests/training/trainer_test.py tests/runs tests/tasks/methods_test.py::test_a_run_opens_again \
+  tests/training/trainer_test.py tests/runs tests/tasks/contract_test.py::test_a_run_opens_again \
   $(addprefix --ignore=tests/federated/,reference_test.py evaluation_reference_test.py)
 
 # Where texts are given, the next word task trains on them.

@@ -3,7 +3,7 @@
     python -m benchmarks.bits --output=before.json
     python -m benchmarks.bits --against=before.json
 
-Every pair of task and method that `tests/tasks/methods_test.py` runs trains for two rounds and is
+Every pair of task and method that `tests/tasks/contract_test.py` runs trains for two rounds and is
 tested, compiled and not, in one shard and in two. The file has a line for each of: global weights,
 kept values, `per_client.csv`, and `metrics.csv` without its times. What numbers are called does not
 matter, nor does their order: columns and variables may have other names. Two pairs are measured at

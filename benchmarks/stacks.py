@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks.stacks --output=tff.npz
     .venv/today/bin/python -m benchmarks.stacks --output=today.npz --against=tff.npz
 
-Every pair of task and method that `tests/tasks/methods_test.py` runs trains for ten rounds, plain
+Every pair of task and method that `tests/tasks/contract_test.py` runs trains for ten rounds, plain
 and compiled. `--against` prints for each the largest difference of a global weight or kept value,
 and exits with status 1 where one is larger than 1e-6, or the bits of a plain one differ.
 """

@@ -18,14 +18,16 @@ def python_binaries(deps, exclude = []):
             deps = deps,
         )
 
-def pytest_tests(deps, data = []):
+def pytest_tests(deps, data = [], long = []):
     """Makes a test of every `*_test.py`, here and in folders below that have no BUILD file.
 
-    The first of each folder has the tag `one_a_folder`. The other modules are the tests' helpers.
+    The first of each folder that is not long has the tag `one_a_folder`. The other modules are the
+    tests' helpers.
 
     Args:
       deps: What the tests import.
       data: Files that the tests read.
+      long: Tests that take minutes.
     """
     py_library(
         name = "helpers",
@@ -36,8 +38,9 @@ def pytest_tests(deps, data = []):
     folders = {}
     for source in sorted(native.glob(["**/*_test.py"])):
         folder = source.rpartition("/")[0]
-        tags = [] if folder in folders else ["one_a_folder"]
-        folders[folder] = True
+        tags = [] if folder in folders or source in long else ["one_a_folder"]
+        if tags:
+            folders[folder] = True
         py_test(
             name = source[:-len(".py")],
             tags = tags,

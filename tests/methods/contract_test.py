@@ -17,7 +17,7 @@ from fedpersonal.tff.optimizers import build_sgdm
 
 pytestmark = pytest.mark.usefixtures("not_compiled")
 METHODS = methods()
-# tests/tasks/methods_test.py runs those that `benchmarks.tiny` names; one of them runs here, too.
+# tests/tasks/contract_test.py runs those that `benchmarks.tiny` names; one of them runs here, too.
 ELSEWHERE = {name for _, name in pairs_with("")} - {"fed_rep"}
 
 

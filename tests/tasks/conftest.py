@@ -252,5 +252,5 @@ def _few_samples(request):
 
 @pytest.fixture(autouse=True, scope="module")
 def _compiled_in_one_module(request):
-    if not request.module.__name__.endswith("methods_test"):
+    if not request.module.__name__.endswith("contract_test"):
         request.getfixturevalue("not_compiled")
