@@ -32,7 +32,7 @@ _LEAK = 1
 def _main() -> None:
     """Audits the process that the flags describe."""
     _, task, given = _TASK.given()
-    from fedpersonal.tasks.idle import check_declared, check_effects
+    from fedpersonal.tasks.idle import check_declared
 
     options = task.options(**given)
     runtime.check_runtime(str(options.values()["runtime"]))
@@ -52,8 +52,7 @@ def _main() -> None:
         compile=options.compile and FLAGS["compile"].present,
         ray_address=options.ray_address,
     )
-    experiment = build_experiment(task, source, options)
-    check_effects(experiment, source, typed)
+    experiment = build_experiment(task, source, options, typed=typed)
     rounds = FLAGS.audit_rounds
     found = audit_experiment(experiment, rounds=rounds)
     for line in found.lines():

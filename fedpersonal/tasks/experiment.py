@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Generic
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedpersonal.methods.method import Method
 from fedpersonal.methods.phases import Phase
 from fedpersonal.optimizers import build_server_optimizer
 from fedpersonal.tasks.findings import check_clients, warn
+from fedpersonal.tasks.idle import check_effects
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.standalone import choose_epochs
 from fedpersonal.tasks.task import (
@@ -152,6 +153,7 @@ def build_experiment(
     options: OptionsT,
     *,
     shards: int | None = None,
+    typed: Collection[str] = (),
 ) -> Experiment[OptionsT, DataT]:
     """Splits data as read, and builds the models and the training process.
 
@@ -160,9 +162,10 @@ def build_experiment(
         source: The data.
         options: The options.
         shards: Into how many shards a run that goes on divides its cohorts.
+        typed: The options that the user has typed, none of which may be without an effect.
 
     Raises:
-        UserError: If the data do not suffice, or options do not fit them.
+        UserError: If the data do not suffice, options do not fit them, or as `check_effects`.
     """
     options = task.settle(options)
     data, method = task.split(source, options.for_split), task.method(options)
@@ -237,6 +240,7 @@ def build_experiment(
     )
     if options.watches:
         _check_watched(experiment)
+    check_effects(experiment, source, typed)
     return choose_epochs(experiment)
 
 

@@ -21,7 +21,6 @@ from fedpersonal.runs.tested import TestReport, report_run, test_summary
 from fedpersonal.runs.validation import find_best_round
 from fedpersonal.tasks.experiment import Experiment, build_experiment
 from fedpersonal.tasks.findings import tell_attendance, tell_outliers
-from fedpersonal.tasks.idle import check_effects
 from fedpersonal.tasks.standalone import EPOCHS
 from fedpersonal.tasks.task import DataT, EvaluationSet, OptionsT, SourceT, Task
 from fedpersonal.training.callbacks import EarlyStopping
@@ -78,7 +77,7 @@ def open_experiment(
         typed: The options that the user has typed, none of which may be without an effect.
 
     Raises:
-        UserError: As `build_experiment`, `check_effects` and `RunFolder.open`.
+        UserError: As `build_experiment` and `RunFolder.open`.
     """
     runtime.use_runtime(
         options.runtime,
@@ -86,8 +85,7 @@ def open_experiment(
         ray_address=options.ray_address,
     )
     shards = options.shards or read_num_shards(path)
-    experiment = build_experiment(task, source, options, shards=shards)
-    check_effects(experiment, source, typed)
+    experiment = build_experiment(task, source, options, shards=shards, typed=typed)
     about = {
         "data": data,
         "runtime": options.runtime,
