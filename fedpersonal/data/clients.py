@@ -111,7 +111,8 @@ class ClientDataset:
         if self.offsets[0] != 0 or (np.diff(self.offsets) < 0).any():
             raise UserError("offsets must start at 0 and never descend")
         if ids.size and not isinstance(ids[0], str):
-            raise UserError(f"client_ids must be str, got {ids[0]!r:.60} of dtype {ids.dtype}")
+            first = ids[:1].tolist()[0]  # NumPy 2 shows the type of its own numbers.
+            raise UserError(f"client_ids must be str, got {first!r:.60} of dtype {ids.dtype}")
         object.__setattr__(self, "client_ids", ids.astype(object, copy=False))
         check_distinct("client_ids", ids.tolist())
         check_names("client_ids", ids.tolist())
