@@ -87,6 +87,11 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
             f"{kind} is an optimizer of your own: its Keras code is not run here. Give SGD, Adam, "
             "AdamW or Adagrad of tf.keras.optimizers, or one of tff.learning.optimizers."
         )
+    if kind not in _BUILDERS:
+        raise UserError(
+            f"Keras optimizer {kind} has no counterpart that takes the same steps. Give SGD, Adam, "
+            "AdamW, Adagrad, or one of tff.learning.optimizers."
+        )
     rate = options.pop("learning_rate")
     if isinstance(rate, dict) or callable(getattr(optimizer, "_hyper", {}).get("learning_rate")):
         raise UserError(
@@ -100,16 +105,12 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
         taken["weight_decay"] = options.pop("weight_decay") or 0.0
     elif kind == "Adagrad":
         taken["initial_preconditioner_value"] = options.pop("initial_accumulator_value")
-    if kind not in _BUILDERS:
-        raise UserError(
-            f"Keras optimizer {kind} has no counterpart that takes the same steps. Give SGD, Adam, "
-            "AdamW, Adagrad, or one of tff.learning.optimizers."
-        )
     harmless = ("name", "jit_compile", "is_legacy_optimizer", "ema_momentum")
     used = {key: value for key, value in options.items() if value and key not in harmless}
     if not options.get("use_ema"):
         used.pop("ema_overwrite_frequency", None)
-    if getattr(optimizer, "_exclude_from_weight_decay", None):
+    excluded = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_names")
+    if any(getattr(optimizer, name, None) for name in excluded):
         used["exclude_from_weight_decay"] = "..."
     if used:
         listed = ", ".join(f"{key}={value}" for key, value in used.items())

@@ -153,6 +153,11 @@ def take_apart(model: keras.Model, created: Sequence[Created] | None = None) -> 
             copied = copy()
     except Exception as error:  # Whatever a layer's own code raises.
         raise _not_copied(model, f"{error}".splitlines()[0]) from error
+    if not model.built:
+        raise UserError(
+            f"{model.name!r} has no weights yet: make tf.keras.Input its first layer, or give a "
+            "function that builds it, with one."
+        )
     weights, of_copy = weights_of(model), weights_of(copied)
     if [w.shape for w in of_copy] != [w.shape for w in weights]:
         raise _not_copied(model, "a copy does not have its weights")

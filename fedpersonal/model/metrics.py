@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union
 
@@ -290,11 +291,18 @@ def as_metrics(metrics: Metrics, *, are_weighted: bool) -> tuple[Metric, ...]:
     return tuple(found)
 
 
+def _name_of(metric: Any) -> str:
+    """Returns a metric's name as Keras has it: what has none is called by its class."""
+    names = (getattr(metric, name, None) for name in ("name", "__name__"))
+    of_class = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
+    return next(filter(None, names), of_class)
+
+
 def _convert(given: str | keras.metrics.Metric | ExampleFn, are_weighted: bool) -> Metric:
     metric: Any = _by_name(given) if isinstance(given, str) else given
     if isinstance(metric, type):
         raise UserError(f"metrics: {given!r} is a class; give an object, {metric.__name__}().")
-    name = given if isinstance(given, str) else getattr(metric, "name", None) or metric.__name__
+    name = given if isinstance(given, str) else _name_of(metric)
     if are_weighted:
         raise UserError(
             f"metrics: with example_weight, Keras' {name!r} cannot tell as how many an example "

@@ -458,7 +458,8 @@ class PartitionedModel:
         def give_value(_, **kwargs):
             if remaining and creation_key(kwargs) == remaining[0][0]:
                 value = remaining.pop(0)[1]
-                if not self._assigns:
+                # Layers read what a constant lacks, such as the name for a regularizer.
+                if not self._assigns and not isinstance(value, tf.__internal__.EagerTensor):
                     return value
                 known = {name: kwargs.get(name) for name in ("name", "trainable", "constraint")}
                 return GivenVariable(initial_value=value, **known)

@@ -185,9 +185,6 @@ def build_experiment(
             f"--method={options.method} has no rounds that clients could drop out of; leave "
             "options of participation out."
         )
-    if not (method.is_federated and method.trains):
-        does = "shuffles all examples in each epoch" if method.trains else "has no rounds"
-        options.refuse_idle("shuffle", where=f"with --method={options.method}, which {does}")
     if options.is_private:
         _check_state_bound(built.algorithm, options)
     drawn_from = len(participation.eligible(train)) if participation else train.num_clients

@@ -74,6 +74,13 @@ def optimizer(name, make, **options):
     return Case(name, around(), X, Y, optimizer=make, **options)
 
 
+def without_biases():
+    """AdamW that lets biases be."""
+    made = OPTIMIZERS.AdamW(0.05)
+    made.exclude_from_weight_decay(var_names=["bias"])
+    return made
+
+
 def head(x):
     return LAYERS.Dense(1)(x)
 
@@ -394,6 +401,14 @@ PREPROCESSING = [
 ]
 
 STARTS = [
+    Case(
+        "Sequential without an input",
+        lambda: KERAS.Sequential([LAYERS.Dense(3), LAYERS.Dense(1)]),
+        X,
+        Y,
+        refused="has no weights yet: make tf.keras.Input its first layer",
+        options={"input_spec": tf.TensorSpec([None, 4])},
+    ),
     Case("set_weights in a builder", with_constants, X, Y, start="builder"),
     Case("values read in a builder", with_weights, X, Y, start="builder"),
     Case("assign in a builder", assigned, X, Y, start="builder"),
@@ -412,6 +427,10 @@ STARTS = [
 
 STATES = [
     layer("layer that is not trained", lambda: LAYERS.Dense(3, trainable=False)),
+    layer(
+        "layer that is not trained, with a regularizer",
+        lambda: LAYERS.Dense(3, kernel_regularizer="l2", trainable=False),
+    ),
     layer("weight that is not trained", Scale),
     layer("batch normalization", LAYERS.BatchNormalization, refused="not trained by gradient"),
     layer("frozen batch normalization", lambda: LAYERS.BatchNormalization(trainable=False)),
@@ -495,6 +514,12 @@ STEPS = [
         }.items()
     ),
     optimizer("RMSprop", lambda: OPTIMIZERS.RMSprop(0.1), refused="has no counterpart"),
+    optimizer(
+        "loss scale",
+        lambda: KERAS.mixed_precision.LossScaleOptimizer(OPTIMIZERS.SGD(0.1)),
+        refused="has no counterpart",
+    ),
+    optimizer("AdamW without biases", without_biases, refused="exclude_from_weight_decay"),
     optimizer(
         "user-defined optimizer",
         lambda: type("SGD", (OPTIMIZERS.SGD,), {"update_step": lambda *_: None})(0.1),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
@@ -500,6 +502,14 @@ MEASURES = [
             METRICS.MeanMetricWrapper(LOSSES.huber, name="huber", delta=0.2),
             LOSSES.Huber(name="of_loss"),
         ],
+    ),
+    Case(
+        "metric without a name",
+        dense(2),
+        X,
+        PAIRS,
+        "mse",
+        [functools.partial(LOSSES.huber, delta=0.2)],
     ),
     Case(
         "metrics of two classes",
