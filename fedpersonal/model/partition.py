@@ -458,7 +458,7 @@ class PartitionedModel:
         def give_value(_, **kwargs):
             if remaining and creation_key(kwargs) == remaining[0][0]:
                 value = remaining.pop(0)[1]
-                # Layers read what a constant lacks, such as the name for a regularizer.
+                # A constant has no name, which a layer with a regularizer reads.
                 if not self._assigns and not isinstance(value, tf.__internal__.EagerTensor):
                     return value
                 known = {name: kwargs.get(name) for name in ("name", "trainable", "constraint")}

@@ -119,7 +119,7 @@ SOLVED = {
         personal=PersonalCopies(("item_embedding",)),
     ),
 }
-# Of some layers, and beside local variables.
+# Of some layers, with local variables that clients keep.
 CHOSEN = Algorithm(
     "chosen",
     (
@@ -217,7 +217,7 @@ CASES = {
         packing="pooled", clients_per_shard=4, batch_size=16,
     ),
     **packed_both_ways("kept", "own user", KEPT),
-    "kept beside a network": Case("network", KEPT, "pooled"),
+    "kept, with a network": Case("network", KEPT, "pooled"),
     "fedperc": Case(
         "own user", fedperc(client_optimizer=ADAM, max_local_steps=4, proximal=0.5), "pooled"
     ),

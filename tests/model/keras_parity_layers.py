@@ -170,7 +170,7 @@ def adapted(kind, data, **options):
     return made
 
 
-# With names, as they outlive a reset of those that Keras gives, and stand in models with others.
+# Named here: after a reset Keras would give the names of these two to other layers.
 NORMALIZATION = adapted(LAYERS.Normalization, X, name="adapted")
 VOCABULARY = adapted(LAYERS.IntegerLookup, IDS, output_mode="multi_hot", name="vocabulary")
 
