@@ -104,6 +104,7 @@ def main() -> None:
         clients_per_round=number,
         batch_size=size,
         shards=FLAGS.shards,
+        shuffle="never",  # The others take the data's order.
         seed=options.seed,
     )
     steps = Steps(

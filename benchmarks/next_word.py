@@ -95,6 +95,7 @@ def main() -> None:
         clients_per_round=FLAGS.clients,
         batch_size=BATCH_SIZE,
         packing="pooled",
+        shuffle="never",  # The others take the data's order.
     )
     build_keras_model = next_word_lstm(
         **vocabulary_sizes,

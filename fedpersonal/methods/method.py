@@ -41,7 +41,7 @@ class ClientOptions(Options):
         0, "Steps on so many batches drawn at random, in place of epochs; 0: epochs.", at_least=0
     )
     shuffle: str = option(
-        "never",
+        "epochs",
         "When each client's examples are shuffled and cut into batches anew: never, or before "
         "each round, or before each epoch of a round.",
         choices=SHUFFLES,

@@ -202,7 +202,12 @@ def build_experiment(
     elif isinstance(train, ClientDataset):
         batch_size, rounds = task.pool(options, train.num_clients)
         everybody = pooled_clients(train, rounds_per_epoch=rounds, seed=options.seed)
-        work = {"clients_per_round": 1, "batch_size": batch_size, "clients_of_round": everybody}
+        work = {
+            "clients_per_round": 1,
+            "batch_size": batch_size,
+            "shuffle": "never",  # They come shuffled.
+            "clients_of_round": everybody,
+        }
     else:
         raise UserError(
             f"--method={options.method} needs all examples at once, and {data.name} has too "

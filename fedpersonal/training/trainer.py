@@ -98,7 +98,7 @@ class Trainer:
         clients_per_round: int = 10,
         batch_size: int = 16,
         local_steps: int | None = None,
-        shuffle: str = "never",
+        shuffle: str = "epochs",
         participation: Participation | None = None,
         packing: str = "stacked",
         shards: int | None = None,

@@ -33,9 +33,9 @@ MEANING = {
         total_rounds=1000 clients_per_round=100 client_batch_size=5 client_learning_rate=0.5
         server_optimizer=sgd server_learning_rate=1.0 reconstruction=gradient
         reconstruction_learning_rate=0.1 reconstruction_epochs=5 max_reconstruction_steps=50
-        local_epochs=1 max_local_steps=50 support_query_split=skip max_ratings_per_user=300
-        embedding_dim=50 embedding_stddev=0.03 max_update_norm=20 client_optimizer=sgd
-        weighting=num_examples rating_offset=0
+        local_epochs=1 max_local_steps=50 support_query_split=skip shuffle=never
+        max_ratings_per_user=300 embedding_dim=50 embedding_stddev=0.03 max_update_norm=20
+        client_optimizer=sgd weighting=num_examples rating_offset=0
     """,
     "movielens_centralized": """
         method=centralized total_rounds=12 client_learning_rate=1.0 pool_batch_size=100 l2=0.05
@@ -44,7 +44,7 @@ MEANING = {
     """,
     "movielens_fed_avg": """
         method=fed_avg total_rounds=1000 client_learning_rate=0.2 l2=0.02 max_update_norm=20
-        max_ratings_per_user=300 rounds_per_eval=100 rating_offset=0
+        max_ratings_per_user=300 rounds_per_eval=100 shuffle=never rating_offset=0
     """,
     "movielens_local": """
         method=local_only finetuning_learning_rate=0.02 embedding_dim=16 use_biases=True
@@ -61,7 +61,7 @@ MEANING = {
         server_optimizer=yogi server_learning_rate=0.1 server_epsilon=0.001
         server_initial_accumulator=0.0 reconstruction_learning_rate=0.1 reconstruction_epochs=5
         max_reconstruction_steps=100 local_epochs=1 max_local_steps=100
-        support_query_split=aggregated max_sentences=1024 kept_sentences=first_stored
+        support_query_split=aggregated max_sentences=1024 kept_sentences=first_stored shuffle=never
         padding_in_loss=True vocab_size=10000 num_oov_buckets=500 lstm_units=670 embedding_dim=96
         projection_dim=96 client_optimizer=sgd weighting=num_examples
     """,
