@@ -129,6 +129,7 @@ def make_trainer(
         clients_per_round=clients_per_round,
         batch_size=BATCH,
         packing=case.packing,
+        shuffle="never",  # As `fit` is asked to.
         shards=1,
     )
 
