@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.option_flags import read_flagfile
 from experiments.papers import fedperc_data, fedrecon_data, furl_data, recommendation
-from experiments.papers.reproduction import PRESETS, Row
+from experiments.papers.reproduction import PRESETS, Row, keep_order
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import ClientMetric, lower_is_better
 from fedpersonal.methods.method import Method
@@ -114,7 +114,10 @@ class Entry:
             values.update(server_optimizer=usual, server_learning_rate=None)
         if own.data:
             values["data_dir"] = data[own.data]
-        return {**values, "method": method.name}
+        values["method"] = method.name
+        if size == FULL:
+            keep_order(self.library, values)
+        return values
 
     def first_options(
         self, method: type[Method], values: Mapping[str, Value]
