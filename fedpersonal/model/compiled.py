@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Callable, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
@@ -39,11 +40,13 @@ class ReadyModel(NamedTuple):
         build_model: Returns a new copy, uncompiled.
         start: What a copy's variables start from; empty where the model has not made them yet.
         compiled: What it was compiled with, or None.
+        weights: The model's own.
     """
 
     build_model: Callable[[], keras.Model]
     start: Start
     compiled: CompileOptions | None
+    weights: Sequence[tf.Variable]
 
 
 # Threads that record now, and how many they are in all.
@@ -133,7 +136,8 @@ def take_apart(model: keras.Model, created: Sequence[Created] | None = None) -> 
     exactly; where `created` tells of them, a copy draws those that have no start there.
 
     Raises:
-        UserError: If Keras cannot copy it, as most models that subclass `tf.keras.Model`.
+        UserError: If Keras cannot copy it, as most models that subclass `tf.keras.Model`, or the
+            copy is another model, as where a layer was changed after it was made.
     """
     arguments = compile_arguments(model)
     compiled = None if arguments is None else _options(arguments)
@@ -161,11 +165,70 @@ def take_apart(model: keras.Model, created: Sequence[Created] | None = None) -> 
     weights, of_copy = weights_of(model), weights_of(copied)
     if [w.shape for w in of_copy] != [w.shape for w in weights]:
         raise _not_copied(model, "a copy does not have its weights")
+    _check_copy(model, copied)
     known = {one.variable.ref(): one.start for one in created or ()}
     values = [w.numpy() if created is None else known.get(w.ref()) for w in weights]
     of_weights = {one.ref(): value for one, value in zip(of_copy, values)}
     start = starts(Created(v, key, of_weights.get(v.ref())) for v, key in copies)
-    return ReadyModel(copy, start, compiled)
+    return ReadyModel(copy, start, compiled, weights)
+
+
+def _check_copy(model: keras.Model, copied: keras.Model) -> None:
+    """Raises a UserError if a copy, given the model's weights, would be trained as another model.
+
+    A layer's configuration has none of the functions given to `add_loss`, nor what was set on the
+    layer once it was made; and it has what was set too late for Keras to heed.
+    """
+    for weight, of_copy in zip(weights_of(model), weights_of(copied)):
+        name = weight.name.split(":")[0]
+        if weight.trainable != of_copy.trainable:
+            raise _not_copied(model, f"trainable was set on variable {name!r}, not on its layer")
+        if _described(weight.constraint) != _described(of_copy.constraint):
+            raise _not_copied(model, f"a constraint was set after {name!r} was made")
+        of_copy.assign(weight)
+    for places in _PLACES:
+        try:
+            calls = [_call(one, places) for one in (model, model, copied)]
+            break
+        except Exception:  # It takes other ids or sizes: nothing is known of them here.
+            continue
+    else:
+        return
+    own, again, of_copy = calls
+    if len(own) != len(of_copy):
+        raise _not_copied(
+            model,
+            f"it adds {len(own) - 1} values to the loss, its copy {len(of_copy) - 1}: a function "
+            "was given to add_loss, or a regularizer set on a layer that had been made",
+        )
+    if _are_equal(own, again) and not _are_equal(own, of_copy):
+        raise _not_copied(model, "a layer was changed after it was made, and its copy was not")
+
+
+# Sizes of inputs whose size a model leaves open; convolutions may need the larger.
+_PLACES = (4, 32)
+
+
+def _call(model: keras.Model, places: int) -> list[np.ndarray]:
+    """Returns the output of a model for inputs that are the same each time, and what it adds."""
+    random = np.random.default_rng(0)
+
+    def draw(spec: tf.TensorSpec) -> tf.Tensor:
+        shape = [places if size is None else size for size in spec.shape]
+        return tf.cast(random.uniform(size=[2, *shape[1:]]), spec.dtype)
+
+    inputs, options = tf.nest.map_structure(draw, model.save_spec())
+    output = model(*inputs, **{**options, "training": False})
+    return [np.concatenate([np.ravel(part) for part in tf.nest.flatten(output)]), *model.losses]
+
+
+def _are_equal(values: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:
+    return all(np.allclose(*pair, 1e-4, 1e-6, equal_nan=True) for pair in zip(values, others))
+
+
+def _described(constraint: object) -> str:
+    config = getattr(constraint, "get_config", lambda: constraint)
+    return f"{type(constraint).__name__} {config()}"
 
 
 def _not_copied(model: keras.Model, reason: str) -> UserError:

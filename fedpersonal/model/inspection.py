@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import hashlib
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
 import numpy as np
@@ -34,6 +34,7 @@ from fedpersonal.model.keras import (
 )
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.unsupported import (
+    check_captures,
     check_draws,
     check_layers,
     check_methods,
@@ -133,8 +134,7 @@ class Inspection(NamedTuple):
         takes: Whether the model is called with a `dict`, a `list` or one `tensor`.
         compiled: What the model was compiled with, or None.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
-        num_outputs: The last size of its output, or None where that is open.
-        output_rank: How many axes its output has, or None where that is open.
+        output_spec: Its output's shape and dtype.
         is_masked: Whether its output has a Keras mask.
         assigns: Whether its builder assigns to variables: sets the values that they start from.
         row_selections: Where it selects rows of tables by ids that follow from its inputs alone.
@@ -149,8 +149,7 @@ class Inspection(NamedTuple):
     takes: str
     compiled: CompileOptions | None
     draws_noise: bool
-    num_outputs: int | None
-    output_rank: int | None
+    output_spec: tf.TensorSpec
     is_masked: bool
     assigns: bool
     row_selections: tuple[RowSelection, ...]
@@ -258,7 +257,8 @@ def inspect_model(
     """
     if ready is not None:
         try:
-            return _inspect(ready.build_model, input_spec, ready.start), ready.build_model
+            found = _inspect(ready.build_model, input_spec, ready.start, originals=ready.weights)
+            return found, ready.build_model
         except UserError:
             raise
         except Exception as error:  # Whatever a layer's own code raises.
@@ -286,7 +286,7 @@ def _inspect_built(
     """As `inspect_model`, of a builder that has raised an error in a graph."""
     try:
         copied = take_apart(*build_once(build_model))
-        found = _inspect(copied.build_model, input_spec, copied.start)
+        found = _inspect(copied.build_model, input_spec, copied.start, originals=copied.weights)
     except Exception as other:
         raise (other if isinstance(other, UserError) else _not_traced(error)) from error
     return found._replace(compiled=found.compiled or copied.compiled), copied.build_model
@@ -305,8 +305,12 @@ def _inspect(
     start: Start = types.MappingProxyType({}),
     *,
     assigns: bool = False,
+    originals: Sequence[tf.Variable] = (),
 ) -> Inspection:
-    """As `inspect_model`; `start` has the values that variables start from."""
+    """As `inspect_model`; `start` has the values that variables start from.
+
+    `originals` are the weights of the model of which `build_model` makes copies.
+    """
     assignments = _Assignments(is_known=bool(start))
     with sketched(start, assignments) as (graph, created), recorded_compile() as compiled:
         model = build_model()
@@ -334,6 +338,7 @@ def _inspect(
         check_layers(model)
         check_origins(model, {variable.ref() for variable, _ in created})
         check_operations({*list_operations(graph)} - {*before})
+        check_captures("a layer", graph, originals)
         variables, keys, values = _list_variables(model, created)
         selections = find_row_selections(inputs, [v for v, _ in created])
     owned = {v.ref() for v in weights_of(model)}
@@ -353,8 +358,7 @@ def _inspect(
         takes=takes,
         compiled=compiled.get(id(model)),
         draws_noise=draws.count > 0,
-        num_outputs=output.shape[-1] if output.shape.rank else None,
-        output_rank=output.shape.rank,
+        output_spec=tf.TensorSpec(output.shape, output.dtype),
         is_masked=mask_of(output) is not None,
         assigns=assigns,
         row_selections=selections,

@@ -55,6 +55,7 @@ from fedpersonal.model.metrics import (
     as_metrics,
 )
 from fedpersonal.model.noise import NoiseDraws, fold
+from fedpersonal.model.unsupported import check_functions
 from fedpersonal.model.variables import (
     VariableSpec,
     check_names,
@@ -223,8 +224,9 @@ class PartitionedModel:
         self.given_loss, self.given_metrics, self.given_builder = loss, metrics, build_model
         example_loss = ExampleLoss(loss)
         self._example_loss: ExampleFn = example_loss
-        self._has_unit_axis = found.output_rank == label_spec.shape.rank + 1
-        self._has_unit_axis &= found.num_outputs == 1
+        shape = found.output_spec.shape
+        num_outputs = shape[-1] if shape.rank else None
+        self._has_unit_axis = num_outputs == 1 and shape.rank == label_spec.shape.rank + 1
         # What examples weigh says which places count.
         self.masks_output = found.is_masked and example_weight is None
         self.has_mean_loss = example_loss.is_mean and not self.masks_output
@@ -233,9 +235,14 @@ class PartitionedModel:
                 "with example_weight, the loss must return one float an example, the sum over what "
                 f"the example counts as; {loss!r} has a value for a batch alone."
             )
-        self.label_range = label_range(loss, found.num_outputs)
+        self.label_range = label_range(loss, num_outputs)
         self.takes_class_ids = takes_class_ids(loss)
         self.metrics = as_metrics(metrics, are_weighted=example_weight is not None)
+        if ready is not None:
+            functions: dict[str, Callable[..., Any]] = {"the loss": self.example_losses}
+            for metric in self.metrics:
+                functions[f"metric {metric.name!r}"] = functools.partial(self.metric_values, metric)
+            check_functions(functions, (label_spec, found.output_spec), ready.weights)
         layers = (local_layers, frozen_layers)
         local, frozen_names = ((n,) if isinstance(n, str) else tuple(n) for n in layers)
         variables = split_variables(found.variables, local, frozen_names)

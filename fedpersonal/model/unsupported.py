@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
 
 from fedpersonal.errors import UserError
 from fedpersonal.model.keras import keras, list_layers, own_metrics
@@ -117,6 +118,37 @@ def check_updates(
                 "called, which would be lost here (a stateful RNN, spectral normalisation, or a "
                 "counter does): build it without."
             )
+
+
+def check_captures(what: str, graph: tf.Graph, weights: Sequence[tf.Variable]) -> None:
+    """Raises a UserError if a function's graph reads the weights of the model that was copied.
+
+    They stay as they are while the copy's are trained. `what` names the function.
+    """
+    captured = {id(outer) for outer, _ in graph.captures}
+    for weight in weights:
+        if id(weight.handle) in captured:
+            raise UserError(
+                f"{what} reads variable {_name(weight)!r} of the built model itself, not of the "
+                "copies that are trained: give PartitionedModel a function that builds the model, "
+                "with such a layer in it, or with what the loss adds as add_loss."
+            )
+
+
+def check_functions(
+    functions: Mapping[str, Callable[..., Any]],
+    specs: Sequence[tf.TensorSpec],
+    weights: Sequence[tf.Variable],
+) -> None:
+    """As `check_captures`, of functions of labels and output, which have these specs."""
+    for what, function in functions.items():
+        with FuncGraph("function").as_default() as graph:
+            arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
+            try:
+                function(*arguments)
+            except Exception:  # What a user's own code raises, it raises in training, too.
+                continue
+        check_captures(what, graph, weights)
 
 
 def list_operations(graph: tf.Graph) -> list[tuple[str, str]]:

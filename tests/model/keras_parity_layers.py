@@ -39,6 +39,68 @@ MSE = KERAS.losses.mean_squared_error
 FLOAT64 = "float64; models are trained in float32"
 
 
+class Multiple(LAYERS.Layer):
+    """Multiplies by a number that is no weight."""
+
+    number = 2.0
+
+    def call(self, inputs):
+        return self.number * inputs
+
+
+def changed(change):
+    """Returns what builds a model and has a function change it, and its first layer."""
+
+    def build():
+        first = LAYERS.Dense(3, name="first")
+        model = KERAS.Sequential([KERAS.Input([4], name="x"), first, Multiple(), LAYERS.Dense(1)])
+        change(model, first)
+        return model
+
+    return build
+
+
+def add_loss_to_model(model, first):
+    model.add_loss(lambda: 0.3 * tf.reduce_sum(first.kernel**2))
+
+
+def add_loss_to_layer(model, first):
+    first.add_loss(lambda: 0.3 * tf.reduce_sum(first.kernel**2))
+
+
+def add_regularizer(model, first):
+    first.kernel_regularizer = KERAS.regularizers.L2(0.3)
+
+
+def add_constraint(model, first):
+    first.kernel_constraint = KERAS.constraints.NonNeg()
+
+
+def stop_bias(model, first):
+    first.bias._trainable = False
+
+
+def change_number(model, first):
+    model.layers[1].number = 3.0
+
+
+def change_call(model, first):
+    call = first.call
+    first.call = lambda inputs: tf.tanh(call(inputs))
+
+
+def compile_with_weight(model, first):
+    model.compile(
+        "sgd", lambda y, output: tf.square(y - output)[:, 0] + tf.reduce_sum(first.kernel**2)
+    )
+
+
+def tied(x):
+    outward = LAYERS.Dense(5, name="outward")
+    hidden = outward(x)
+    return LAYERS.Lambda(lambda h: tf.matmul(h, outward.kernel, transpose_b=True)[:, :1])(hidden)
+
+
 def around(*make, inputs=X, dtype=None, head=True):
     """Returns what builds a Sequential of new layers, with a dense one last."""
     dtype = dtype or inputs.dtype.name
@@ -425,6 +487,30 @@ STARTS = [
     ),
 ]
 
+CHANGED = [
+    Case("function added to the loss", changed(add_loss_to_model), X, Y, start="drawn"),
+    *(
+        Case(f"built model: {name}", changed(change), X, Y, loss, refused=words)
+        for name, change, words, loss in [
+            ("function added to the loss", add_loss_to_model, "1 values to the loss", "mse"),
+            ("function added to a layer's", add_loss_to_layer, "1 values to the loss", "mse"),
+            ("later regularizer", add_regularizer, "0 values to the loss, its copy 1", "mse"),
+            ("later constraint", add_constraint, "constraint was set after 'first/kernel'", "mse"),
+            ("one variable that is not trained", stop_bias, "set on variable 'first/bias'", "mse"),
+            ("other numbers in a layer", change_number, "changed after it was made", "mse"),
+            ("another call", change_call, "changed after it was made", "mse"),
+            ("loss reads a weight", compile_with_weight, "loss reads variable 'first/ke", None),
+        ]
+    ),
+    Case(
+        "built model: layer reads another's weight",
+        functional(tied),
+        X,
+        Y,
+        refused="reads variable 'outward/kernel' of the built",
+    ),
+]
+
 STATES = [
     layer("layer that is not trained", lambda: LAYERS.Dense(3, trainable=False)),
     layer(
@@ -534,5 +620,5 @@ STEPS = [
 
 CASES = [
     *(*CONSTRAINTS, *OVERRIDDEN, *DTYPES, *CAPTURED, *PREPROCESSING),
-    *(*STARTS, *STATES, *WIDE, *STEPS),
+    *(*STARTS, *CHANGED, *STATES, *WIDE, *STEPS),
 ]
