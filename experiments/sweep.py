@@ -83,7 +83,7 @@ def _main(programs: list[str]) -> None:
         FLAGS.beside,
     )
     sweep.check()
-    for line in _check_read(task, sweep, {*grid} | (option_flags.typed() & shared.keys())):
+    for line in _check_read(task, sweep, grid):
         print("warning:", line, file=sys.stderr, flush=True)
     # Mistakes in the data show before the first run.
     print(task.read(sweep.trials[0].run.options).summary(), flush=True)
@@ -93,20 +93,26 @@ def _main(programs: list[str]) -> None:
     print(f"written: {', '.join(map(str, [*written, *page.compare(sweep, ranked)]))}")
 
 
-def _check_read(task: Task, sweep: Sweep, typed: Collection[str]) -> list[str]:
+def _check_read(task: Task, sweep: Sweep, grid: Collection[str]) -> list[str]:
     """Returns warnings of options; raises a `UserError` of one that no setting's method reads."""
-    from fedpersonal.tasks.idle import check_declared
+    from fedpersonal.tasks.idle import check_declared, check_rounds, idle_options
 
+    settings = [task.options(**one.run.values) for one in sweep.trials[: len(sweep.settings)]]
+    idle = set.intersection(*(idle_options(task, one, grid) for one in settings))
+    for name in grid:
+        if name in idle:
+            raise settings[0].idle(name, where="in any setting of the grid")
     warnings: dict[str, None] = {}
     refusals = []
-    for trial in sweep.trials[: len(sweep.settings)]:
+    for options in settings:
+        check_rounds(task, options)
         try:
             warnings.update(
-                dict.fromkeys(check_declared(task, task.options(**trial.run.values), typed))
+                dict.fromkeys(check_declared(task, options, {*grid} | option_flags.typed()))
             )
         except UserError as error:
             refusals.append(error)
-    if len(refusals) == len(sweep.settings):
+    if len(refusals) == len(settings):
         raise refusals[0]
     return [*warnings]
 

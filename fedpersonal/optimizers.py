@@ -92,6 +92,7 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
             f"Keras optimizer {kind} has no counterpart that takes the same steps. Give SGD, Adam, "
             "AdamW, Adagrad, or one of tff.learning.optimizers."
         )
+    _check_legacy(optimizer, options)
     rate = options.pop("learning_rate")
     if isinstance(rate, dict) or callable(getattr(optimizer, "_hyper", {}).get("learning_rate")):
         raise UserError(
@@ -117,6 +118,25 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
         raise UserError(f"Keras optimizer {kind}: {listed} has no counterpart here; leave it out.")
     # Keras holds 0.2 in float32, and returns 0.20000000298; descriptions show the former.
     return _built(kind, learning_rate=float(str(np.float32(rate))), **taken)
+
+
+def _check_legacy(optimizer: Any, options: Mapping[str, Any]) -> None:
+    """Raises a UserError if Keras' former optimizer takes other steps than the one of its name."""
+    import tensorflow as tf
+
+    if not isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
+        return
+    kind = type(optimizer).__name__
+    others = {
+        "momentum": "its momentum moves those rows of an embedding alone that a batch has",
+        "epsilon": "its epsilon is added to the root of the accumulator, not within it",
+    }
+    name = {"SGD": "momentum", "Adagrad": "epsilon"}.get(kind, "")
+    if options.get(name, 0.0) > 1e-6:
+        raise UserError(
+            f"Keras' legacy {kind} with {name}={options[name]} has no counterpart here: "
+            f"{others[name]}. Give tf.keras.optimizers.{kind}."
+        )
 
 
 _BUILDERS = {

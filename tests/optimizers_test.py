@@ -60,7 +60,7 @@ KERAS = tf.keras.optimizers
         lambda: KERAS.Adam(0.05, beta_1=0.7, beta_2=0.9, epsilon=1e-2),
         lambda: KERAS.AdamW(0.05, weight_decay=0.3, epsilon=1e-2),
         lambda: KERAS.Adagrad(0.2, initial_accumulator_value=0.4, epsilon=1e-2),
-        lambda: KERAS.legacy.SGD(0.1, momentum=0.8),
+        lambda: KERAS.legacy.SGD(0.1),
     ],
 )
 def test_steps_are_kerass_own(build):
@@ -118,6 +118,8 @@ def test_tffs_own_pass():
             lambda: KERAS.SGD(KERAS.schedules.ExponentialDecay(0.1, 10, 0.9)),
             "learning rate that changes.*ScheduledOptimizer",
         ),
+        (lambda: KERAS.legacy.SGD(0.1, momentum=0.8), "momentum=0.8 .* rows of an embedding"),
+        (lambda: KERAS.legacy.Adagrad(0.1, epsilon=0.1), "epsilon=0.1 .* root of the accumulator"),
         (lambda: KERAS.legacy.SGD(lambda: 0.1), "learning rate that changes"),
         (lambda: type("SGD", (KERAS.SGD,), {})(0.1), "SGD is an optimizer of your own"),
         (lambda: 0.1, "0.1 is no optimizer"),

@@ -183,6 +183,11 @@ def as_column(name: str, values: object) -> np.ndarray:
     if isinstance(values, pd.DataFrame):
         parts = [column_values(f"{name}, {own!r}", part) for own, part in values.items()]
         return stack_columns(name, parts, [*map(str, values.columns)])
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise UserError(
+            f"{name} has {counted(int(np.ma.count_masked(values)), 'masked values')}: leave their "
+            "rows out, or fill them by .filled(...)"
+        )
     try:
         column = np.asarray(values)
     except ValueError:  # Of lists of unequal lengths.
@@ -198,10 +203,28 @@ def as_column(name: str, values: object) -> np.ndarray:
         if made.dtype != object:
             return made
     first = column.flat[0] if column.size else None
-    if isinstance(first, (list, tuple, np.ndarray)):
-        return as_column(name, column.tolist())
+    if isinstance(first, _ROWS):
+        return _stack_rows(name, column)
     example = next(value for value in column.flat if not isinstance(value, str))
     raise UserError(
         f"{name} must be an array of numbers or of str, got objects such as"
         f" {quoted(str(example))} of type {type(example).__name__}"
     )
+
+
+_ROWS = (list, tuple, np.ndarray)
+
+
+def _stack_rows(name: str, column: np.ndarray) -> np.ndarray:
+    """Returns cells that are lists of numbers as rows."""
+    others = [value for value in column.flat if not isinstance(value, _ROWS)]
+    if others:
+        raise UserError(
+            f"{name} holds lists, and other values such as {quoted(str(others[0]))} of type "
+            f"{type(others[0]).__name__}"
+        )
+    rows = as_column(name, column.tolist())
+    if rows.dtype.kind == "f" and np.isnan(rows).any():
+        count = counted(int(np.isnan(rows).reshape(len(rows), -1).any(axis=1).sum()), "rows")
+        raise UserError(f"{name} holds lists with NaN, in {count}: leave these out, or fill them")
+    return rows

@@ -19,7 +19,7 @@ from fedpersonal.methods.method import Method
 from fedpersonal.methods.phases import Phase
 from fedpersonal.optimizers import build_server_optimizer
 from fedpersonal.tasks.findings import check_clients, warn
-from fedpersonal.tasks.idle import check_effects
+from fedpersonal.tasks.idle import check_effects, check_rounds
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.standalone import choose_epochs
 from fedpersonal.tasks.task import (
@@ -168,23 +168,14 @@ def build_experiment(
         UserError: If the data do not suffice, options do not fit them, or as `check_effects`.
     """
     options = task.settle(options)
+    check_rounds(task, options)
     data, method = task.split(source, options.for_split), task.method(options)
     built = task.build(task.sizes(data), options)
     findings = check_clients(data, built.algorithm, options)
     for line in task.split_warnings(source, data):
         warn(line)
     train = task.training_clients(built.model, data.train, options)
-    if options.is_private and not (method.is_federated and method.trains):
-        raise UserError(
-            f"--method={options.method} sends no clients' updates that differential privacy "
-            "could hide; leave --dp_... out."
-        )
     participation = options.participation
-    if participation and not (method.is_federated and method.trains):
-        raise UserError(
-            f"--method={options.method} has no rounds that clients could drop out of; leave "
-            "options of participation out."
-        )
     if options.is_private:
         _check_state_bound(built.algorithm, options)
     drawn_from = len(participation.eligible(train)) if participation else train.num_clients
@@ -248,12 +239,6 @@ def build_experiment(
 
 def _check_watched(experiment: Experiment) -> None:
     """Raises a UserError unless rounds can be chosen by their validation, as options ask."""
-    options = experiment.options
-    if not experiment.method.trains:
-        raise UserError(
-            f"--method={options.method} has no rounds to choose from: leave --best and "
-            "--early_stopping out."
-        )
     if not experiment.data.validation.query.num_examples:
         raise UserError(
             "--best and --early_stopping need validation clients, and none has anything to "

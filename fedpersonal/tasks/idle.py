@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 # Options of a run with rounds, beside those of its method.
 _OF_ROUNDS = (
-    *("total_rounds", "clients_per_round", "packing", "rounds_per_eval", "rounds_per_checkpoint"),
+    *("total_rounds", "clients_per_round", "client_sampling", "packing"),
+    *("rounds_per_eval", "rounds_per_checkpoint"),
     *("server_optimizer", "server_learning_rate", "decay_rounds"),
     *("server_epsilon", "server_initial_accumulator"),
 )
@@ -44,8 +45,10 @@ def check_declared(task: Task, options: Any, typed: Collection[str]) -> list[str
         A warning for each option of fine-tuning that is idle.
 
     Raises:
-        UserError: If the method reads a typed option neither as one of its own nor as a run's.
+        UserError: If the method reads a typed option neither as one of its own nor as a run's, or
+            as `check_rounds`.
     """
+    check_rounds(task, options)
     method = task.method(options)
     declared = {*method.options.declarations(), *RunOptions.declarations()}
     foreign = {n for n in _of_methods(task) if n not in declared}
@@ -55,6 +58,28 @@ def check_declared(task: Task, options: Any, typed: Collection[str]) -> list[str
             raise _refusal(task, options, name)
     idle = _idle_finetuning(task, options)
     return [_warning(task, options, name) for name in options.values() if name in {*typed} & idle]
+
+
+def check_rounds(task: Task, options: Any) -> None:
+    """Raises a UserError if options are of rounds, or of federated ones, and a run has none."""
+    method = task.method(options)
+    if options.watches and not method.trains:
+        raise UserError(
+            f"--method={options.method} has no rounds to choose from: leave --best and "
+            "--early_stopping out."
+        )
+    if method.is_federated and method.trains:
+        return
+    if options.is_private:
+        raise UserError(
+            f"--method={options.method} sends no clients' updates that differential privacy "
+            "could hide; leave --dp_... out."
+        )
+    if options.participation:
+        raise UserError(
+            f"--method={options.method} has no rounds that clients could drop out of; leave "
+            "options of participation out."
+        )
 
 
 def check_effects(experiment: Experiment, source: Source, typed: Collection[str]) -> None:
@@ -199,7 +224,7 @@ def _work(task: Task, options: Any, facts: _Facts) -> tuple[list[Any], set[str]]
         work.append(task.pool(options, _MANY))
         algorithm = dataclasses.replace(algorithm, weighting="uniform")
     else:
-        work += [options.clients_per_round, options.shuffle]
+        work += [options.clients_per_round, options.client_sampling, options.shuffle]
     if not algorithm.keeps:
         algorithm = dataclasses.replace(algorithm, max_local_update_norm=None)
     work += [algorithm, *_server(options)]

@@ -281,14 +281,19 @@ class TableOptions(FormatOptions):
         """Finds out what `auto` means, and where the data are, as `find_source` does.
 
         Raises:
-            UserError: As of `find_source`, or if the format of a table is given and none is read.
+            UserError: As of `find_source`, or if an option says where or how to read what is not
+                read: a folder beside a table, the format of a table or its columns beside others.
         """
         file = getattr(self, sources.file_flag)
         found = find_source(sources, dataset=self.dataset, file=file, data_dir=self.data_dir)
+        where = f"with the dataset {found[0]}"
         if found[0] not in sources.tables:
             idle = [name for name in _FORMAT if name != "encoding" or self.users_file is None]
-            where = f"with the dataset {found[0]}"
+            idle += [name for name in self.declarations() if name.endswith("_column")]
             self.refuse_idle(*idle, where=where, unless=f"a table by --{sources.file_flag}")
+        if file or found[1] is None:
+            where = f"with --{sources.file_flag}" if file else where
+            self.refuse_idle("data_dir", where=where)
         return found
 
     def find_table(self, sources: Sources) -> tuple[str, str | os.PathLike | None]:

@@ -76,6 +76,7 @@ def test_head():
         (dict(offsets=np.array([0, 3, 2, 5, 6])), "never descend"),
         (dict(offsets=np.array([1, 2, 2, 5, 6])), "start at 0"),
         (dict(offsets=None), r"offsets must be an array .* 'None' of type NoneType"),
+        (dict(labels=np.ma.array([1, 2], mask=[0, 1])), "labels has 1 masked values: leave"),
         (dict(labels=[[1], [2, 3]]), "labels must have rows of one shape; pad shorter ones"),
         (dict(labels=np.array([1, "a"] * 3, object)), "labels must be .* such as '1' of type int"),
         (dict(features=[1, 2]), "features must be a mapping of names to columns, got a list"),
@@ -232,6 +233,8 @@ HOLES = TABLE.assign(x=[1, None, 3, None, 5], y=[0, 1, None, 3, 4])
         ),
         (TABLE.assign(x=[[1], [2], [3], [4], [5]]), {}, "column 'x' holds lists, which must be an"),
         (TABLE.assign(x=[[1], [2], [3], [4], [5, 6]]), {}, "must have rows of one shape"),
+        (TABLE.assign(x=[[1], [2], [3], 4, [5]]), {}, "holds lists, and other values such as '4'"),
+        (TABLE.assign(x=[[1], [2], [np.nan], [4], [5]]), {}, "holds lists with NaN, in 1 row:"),
         (TABLE.to_dict("list"), {}, "must be a table of pandas, Polars or Arrow, not dict"),
     ],
 )

@@ -91,6 +91,14 @@ FLAGS = [
     ("movielens", "--encoding=utf-9", "--encoding is utf-9; it must be a text encoding that Pyth"),
     ("movielens", "--header=who,item", "there is no column 'rating' in --header; the columns are"),
     ("movielens alone", "--separator=tab", "--separator is tab, which has no effect with the data"),
+    ("movielens alone", "--item_column=film", "--item_column is film, which has no effect with"),
+    (
+        "movielens",
+        "--data_dir=folder",
+        "--data_dir is folder, which has no effect with --ratings_f",
+    ),
+    ("tv_shows alone", "--dataset=generated --data_dir=folder", "has no effect with the dataset g"),
+    ("movielens", "--clients_per_draw=7", "--clients_per_draw is 7, which has no effect without"),
     ("movielens", "--ratings_file=bad.csv", "bad.csv, line 3: 'rating' is not a finite"),
     (
         *("movielens", "--output_dir=ratings.csv/run --user_column=absent"),
@@ -200,6 +208,14 @@ LATER = [
         "sweep alone",
         "movielens --method=furl --grid=pull=1,2",
         "--pull is 1.0, which has no effect",
+    ),
+    (
+        *("sweep alone", "movielens --grid=server_epsilon=1,2 --server_optimizer=sgd"),
+        "--server_epsilon is 1.0, which has no effect in any setting of the grid",
+    ),
+    (
+        *("sweep alone", "movielens --grid=method=fed_avg,local_only --best=rmse"),
+        "--method=local_only has no rounds to choose from",
     ),
     ("sweep alone", "movielens --grid=l2=1 --metric=bytes", "--metric=bytes: it is not known"),
     ("sweep alone", "movielens --grid=l2=1 --ratings_file=absent.csv", "absent.csv"),

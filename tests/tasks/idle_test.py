@@ -136,6 +136,7 @@ def test_an_option_of_another_method_is_refused_before_data_are_read(task, metho
         ({"method": "fed_avg"}, {"joint_training": True}, "--method=fed_avg:"),
         ({"method": "fed_avg"}, {"pool_batch_size": 7}, "--method=fed_avg:"),
         ({"method": "centralized"}, {"clients_per_round": 7}, "--method=centralized:"),
+        ({"method": "centralized"}, {"client_sampling": "poisson"}, "--method=centralized:"),
         ({"method": "fed_avg", "server_optimizer": "sgd"}, {"server_epsilon": 0.1}, "fed_avg:"),
         (
             {"reconstruction": "ridge", "max_reconstruction_steps": 50},

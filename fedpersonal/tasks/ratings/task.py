@@ -86,6 +86,12 @@ class RatingOptions(TableOptions, FactorizationOptions):
         at_most=1_000,
     )
 
+    def check(self) -> None:
+        """Raises a `UserError` if draws of test users have a size, and there are none."""
+        super().check()
+        if not self.test_draws:
+            self.refuse_idle("clients_per_draw", where="without --test_draws")
+
 
 class RatingRun(RatingOptions, RunOptions):
     """These options, and those of any run."""
