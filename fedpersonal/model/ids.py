@@ -7,7 +7,7 @@ compared with the tables before anything runs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -81,30 +81,42 @@ def find_row_selections(
     tables = {name: variable for name, variable in captured if variable is not None}
     found = []
     for op in graph.get_operations():
-        if op.type not in ("ResourceGather", "GatherV2"):
-            continue
-        table, ids = op.inputs[:2]
-        axis = op.get_attr("batch_dims")
-        if op.type == "GatherV2":
-            axis = tf.get_static_value(op.inputs[2])
-            name, shape = table.op.name, table.shape
-        elif table.name in tables:
-            variable = tables[table.name]
-            name, shape = variable.name.partition(":")[0], variable.shape
-        else:
-            continue
-        if axis is None or shape.rank is None or shape[int(axis)] is None:
-            continue
-        if not (source := _input_of(ids, inputs)):
-            followed = _follow(ids, inputs)
-            if not followed:
-                continue
-            sources, operations = followed
-            compute = _computing(graph, ids, {n: inputs[n] for n in sources}, operations)
-            found.append(RowSelection(name, int(shape[int(axis)]), sources, compute))
-        else:
-            found.append(RowSelection(name, int(shape[int(axis)]), (source,), None))
+        for name, rows, ids in _selected(op, tables):
+            if source := _input_of(ids, inputs):
+                found.append(RowSelection(name, rows, (source,), None))
+            elif followed := _follow(ids, inputs):
+                sources, operations = followed
+                compute = _computing(graph, ids, {n: inputs[n] for n in sources}, operations)
+                found.append(RowSelection(name, rows, sources, compute))
     return tuple(found)
+
+
+def _selected(
+    op: tf.Operation, tables: Mapping[str, tf.Variable]
+) -> Iterator[tuple[str, int, tf.Tensor]]:
+    """Yields what an operation selects rows of: its name, how many rows it has, and the ids."""
+    if op.type not in ("ResourceGather", "GatherV2", "ResourceGatherNd", "GatherNd"):
+        return
+    table, ids = op.inputs[:2]
+    if table.dtype == tf.resource:
+        if table.name not in tables:
+            return
+        name, shape = tables[table.name].name.partition(":")[0], tables[table.name].shape
+    else:
+        name, shape = table.op.name, table.shape
+    if shape.rank is None:
+        return
+    if op.type.endswith("Nd"):  # Ids of several axes stand side by side.
+        if ids.shape.rank:
+            for axis in range(ids.shape[-1] or 0):
+                if shape[axis] is not None:
+                    yield name, shape[axis], ids[..., axis]
+        return
+    axis = op.get_attr("batch_dims")
+    if op.type == "GatherV2":
+        axis = tf.get_static_value(op.inputs[2])
+    if axis is not None and shape[int(axis)] is not None:
+        yield name, shape[int(axis)], ids
 
 
 def _input_of(ids: tf.Tensor, inputs: Mapping[str, tf.Tensor]) -> str | None:

@@ -107,13 +107,15 @@ class Table(LAYERS.Layer):
 def many_tables():
     """Selects rows by ids as they come, of another type, with arithmetic, and in two dimensions."""
     kinds = {"item": "int32", "day": "float32", "pair": "int64", "next": "int64", "flag": "bool"}
-    shapes = {"pair": [2]}
+    kinds["place"] = "int32"
+    shapes = {"pair": [2], "place": [2]}
     ins = {n: tf.keras.Input(shapes.get(n, []), name=n, dtype=kind) for n, kind in kinds.items()}
     vectors = [
         LAYERS.Embedding(4, 2, name="items")(ins["item"]),
         LAYERS.Embedding(4, 2, name="days")(ins["day"]),
         Table(name="pairs")(LAYERS.Reshape([2])(ins["pair"]))[:, 0],
         LAYERS.Embedding(4, 2, name="nexts")(ins["next"] + ins["pair"][:, 1]),
+        LAYERS.Lambda(lambda ids: tf.gather_nd(tf.zeros([4, 2, 2]), ids))(ins["place"]),
     ]
     both = tf.concat([*vectors, tf.cast(ins["flag"], tf.float32)[:, None]], 1)
     return tf.keras.Model(ins, LAYERS.Dense(3)(both))
@@ -130,6 +132,7 @@ GOOD = {
     "pair": np.array([[0, 0], [3, 3], [1, 0]]),
     "next": np.array([3, 0, 1], np.uint64),
     "flag": np.array([True, False, True]),
+    "place": np.array([[0, 0], [3, 1], [1, 1]]),
 }
 CLASSES = np.array([0, 2, 1])
 
@@ -162,6 +165,7 @@ NUMBERS = [
     ({"day": np.array([0, np.nan, 1])}, "must be 0 to 3, as 'days/embeddings' .* WHO has nan"),
     ({"day": np.array([0, 1e300, 1])}, "at most 3.4e.38, as float32 holds; WHO has 1e.300"),
     ({"pair": GOOD["pair"] + [[0, 0], [1, 0], [0, 0]]}, "as 'pairs/rows' has 4 rows; WHO has 4"),
+    ({"place": GOOD["place"] + [[0, 0], [0, 1], [0, 0]]}, "of WHO selects row 2 of .*rows 0 to 1"),
     ({"next": np.array([3, 1, 1])}, "next.* of WHO selects row 4 of 'nexts/embeddings', which has"),
     ({"next": np.array([3, -4, 1])}, "next.* of WHO selects row -1 of 'nexts/embeddings'"),
     ({"next": np.array([3, 2**63, 1], np.uint64)}, "as int64 holds; WHO has 9223372036854775808"),

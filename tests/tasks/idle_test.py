@@ -48,7 +48,8 @@ def made(method, options):
             )
         )
     if method.trains and method.is_federated:
-        parts += [algorithm.weighting, options.clients_per_round, options.shuffle]
+        names = ("clients_per_round", "client_sampling", "shuffle")
+        parts += [algorithm.weighting, *(getattr(options, name) for name in names)]
     elif method.trains:
         parts.append(DIGITS.pool(options, 1000))
     return describe(parts)
