@@ -254,8 +254,8 @@ def _expected_leaves(
 ) -> dict[str, np.ndarray]:
     """Returns what a client should send, by the last part of its name.
 
-    `shake` is the number of a trial in which all values that it starts from are rounded otherwise;
-    0 for none.
+    `shake` is the number of a trial in which all values that it starts from, and float labels, are
+    rounded otherwise; 0 for none.
     """
     weights, local = dict(one.weights), dict(local)
     if shake:
@@ -264,6 +264,10 @@ def _expected_leaves(
             for name, value in values.items():
                 factor = 1.0 + 3e-7 * random.choice([-1.0, 1.0], value.shape)
                 values[name] = (value * factor).astype(value.dtype)
+        labels = client.labels
+        if labels.dtype.kind == "f":  # Errors of predictions round as they do, if weights are 0.
+            towards = random.choice(np.array([-np.inf, np.inf], labels.dtype), labels.shape)
+            client = client._replace(labels=np.nextafter(labels, towards))
     expected = reference.run(weights, local, client, one.number)
     owned = subject.model.owned
     updates = {
