@@ -12,7 +12,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, counted
 from fedpersonal.model.keras import (
     compile_arguments,
     copy_layer,
@@ -198,8 +198,8 @@ def _check_copy(model: keras.Model, copied: keras.Model) -> None:
     if len(own) != len(of_copy):
         raise _not_copied(
             model,
-            f"it adds {len(own) - 1} values to the loss, its copy {len(of_copy) - 1}: a function "
-            "was given to add_loss, or a regularizer set on a layer that had been made",
+            f"it adds {counted(len(own) - 1, 'values')} to the loss, its copy {len(of_copy) - 1}: "
+            "a function was given to add_loss, or a regularizer set on a layer that had been made",
         )
     if _are_equal(own, again) and not _are_equal(own, of_copy):
         raise _not_copied(model, "a layer was changed after it was made, and its copy was not")

@@ -492,8 +492,8 @@ CHANGED = [
     *(
         Case(f"built model: {name}", changed(change), X, Y, loss, refused=words)
         for name, change, words, loss in [
-            ("function added to the loss", add_loss_to_model, "1 values to the loss", "mse"),
-            ("function added to a layer's", add_loss_to_layer, "1 values to the loss", "mse"),
+            ("function added to the loss", add_loss_to_model, "adds 1 value to the loss", "mse"),
+            ("function added to a layer's", add_loss_to_layer, "adds 1 value to the loss", "mse"),
             ("later regularizer", add_regularizer, "0 values to the loss, its copy 1", "mse"),
             ("later constraint", add_constraint, "constraint was set after 'first/kernel'", "mse"),
             ("one variable that is not trained", stop_bias, "set on variable 'first/bias'", "mse"),
