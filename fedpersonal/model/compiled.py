@@ -12,11 +12,13 @@ from typing import Callable, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError, counted
 from fedpersonal.model.keras import (
     compile_arguments,
     copy_layer,
     keras,
+    list_layers,
     restore_argument_names,
     weights_of,
 )
@@ -186,6 +188,9 @@ def _check_copy(model: keras.Model, copied: keras.Model) -> None:
         if _described(weight.constraint) != _described(of_copy.constraint):
             raise _not_copied(model, f"a constraint was set after {name!r} was made")
         of_copy.assign(weight)
+    for layer in list_layers(copied):
+        if hasattr(layer, "finalize_state") and layer not in list_layers(model):
+            layer.finalize_state()  # What an adapted layer makes of its weights.
     for places in _PLACES:
         try:
             calls = [_call(one, places) for one in (model, model, copied)]
@@ -211,7 +216,7 @@ _PLACES = (4, 32)
 
 def _call(model: keras.Model, places: int) -> list[np.ndarray]:
     """Returns the output of a model for inputs that are the same each time, and what it adds."""
-    random = np.random.default_rng(0)
+    random = generator(Purpose.TRIAL, 0)
 
     def draw(spec: tf.TensorSpec) -> tf.Tensor:
         shape = [places if size is None else size for size in spec.shape]
