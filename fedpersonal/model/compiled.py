@@ -7,7 +7,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -231,9 +231,9 @@ def _are_equal(values: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bo
     return all(np.allclose(*pair, 1e-4, 1e-6, equal_nan=True) for pair in zip(values, others))
 
 
-def _described(constraint: object) -> str:
-    config = getattr(constraint, "get_config", lambda: constraint)
-    return f"{type(constraint).__name__} {config()}"
+def _described(constraint: Any) -> tuple[str, str]:
+    name = getattr(constraint, "__qualname__", type(constraint).__qualname__)
+    return name, f"{constraint.get_config() if hasattr(constraint, 'get_config') else ''}"
 
 
 def _not_copied(model: keras.Model, reason: str) -> UserError:
