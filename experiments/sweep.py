@@ -94,7 +94,11 @@ def _main(programs: list[str]) -> None:
 
 
 def _check_read(task: Task, sweep: Sweep, grid: Collection[str]) -> list[str]:
-    """Returns warnings of options; raises a `UserError` of one that no setting's method reads."""
+    """Returns warnings of options.
+
+    Raises:
+        UserError: If no setting's method reads an option, or as of `check_rounds`.
+    """
     from fedpersonal.tasks.idle import check_declared, check_rounds, idle_options
 
     settings = [task.options(**one.run.values) for one in sweep.trials[: len(sweep.settings)]]

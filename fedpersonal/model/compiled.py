@@ -188,8 +188,9 @@ def _check_copy(model: keras.Model, copied: keras.Model) -> None:
         if _described(weight.constraint) != _described(of_copy.constraint):
             raise _not_copied(model, f"a constraint was set after {name!r} was made")
         of_copy.assign(weight)
+    shared = {id(layer) for layer in list_layers(model)}
     for layer in list_layers(copied):
-        if hasattr(layer, "finalize_state") and layer not in list_layers(model):
+        if hasattr(layer, "finalize_state") and id(layer) not in shared:
             layer.finalize_state()  # What an adapted layer makes of its weights.
     for places in _PLACES:
         try:

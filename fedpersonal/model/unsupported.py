@@ -130,8 +130,8 @@ def check_captures(what: str, graph: tf.Graph, weights: Sequence[tf.Variable]) -
         if id(weight.handle) in captured:
             raise UserError(
                 f"{what} reads variable {_name(weight)!r} of the built model itself, not of the "
-                "copies that are trained: give PartitionedModel a function that builds the model, "
-                "with such a layer in it, or with what the loss adds as add_loss."
+                "copies that are trained: give PartitionedModel a function that builds the model. "
+                "What a loss reads of weights, the model can add by add_loss."
             )
 
 

@@ -281,8 +281,8 @@ class TableOptions(FormatOptions):
         """Finds out what `auto` means, and where the data are, as `find_source` does.
 
         Raises:
-            UserError: As of `find_source`, or if an option says where or how to read what is not
-                read: a folder beside a table, the format of a table or its columns beside others.
+            UserError: As of `find_source`, or if options name a folder that is not read, or the
+                format or the columns of a table where none is read.
         """
         file = getattr(self, sources.file_flag)
         found = find_source(sources, dataset=self.dataset, file=file, data_dir=self.data_dir)
