@@ -257,18 +257,17 @@ def _expected_leaves(
     `shake` is the number of a trial in which all values that it starts from, and float labels, are
     rounded otherwise; 0 for none.
     """
-    weights, local = dict(one.weights), dict(local)
+    weights, local, labels = dict(one.weights), dict(local), client.labels
     if shake:
         random = generator(Purpose.AUDIT, 0, round_number=10 + shake)
         for values in (weights, local):
             for name, value in values.items():
                 factor = 1.0 + 3e-7 * random.choice([-1.0, 1.0], value.shape)
                 values[name] = (value * factor).astype(value.dtype)
-        labels = client.labels
         if labels.dtype.kind == "f":  # Errors of predictions round as they do, if weights are 0.
             towards = random.choice(np.array([-np.inf, np.inf], labels.dtype), labels.shape)
-            client = client._replace(labels=np.nextafter(labels, towards))
-    expected = reference.run(weights, local, client, one.number)
+            labels = np.nextafter(labels, towards)
+    expected = reference.run(weights, local, client, one.number, labels=labels)
     owned = subject.model.owned
     updates = {
         name: update * (1.0 if name in owned else expected.weight)

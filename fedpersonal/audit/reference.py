@@ -78,7 +78,15 @@ class Reference(PlainModel):
         seed = _wrap(self._seed + _fingerprint(client)), _wrap(round_number)
         return {name: value.numpy() for name, value in self._draw(tf.constant(seed)).items()}
 
-    def run(self, weights: Arrays, local: Arrays, client: Client, round_number: int) -> Expected:
+    def run(
+        self,
+        weights: Arrays,
+        local: Arrays,
+        client: Client,
+        round_number: int,
+        *,
+        labels: np.ndarray | None = None,
+    ) -> Expected:
         """Runs a round.
 
         Args:
@@ -86,7 +94,11 @@ class Reference(PlainModel):
             local: Local variable's name to where it starts; copies that it lacks start anew.
             client: The client's examples, in the data's order.
             round_number: The number of rounds before.
+            labels: Labels in place of the client's, with the draws that follow from the client's.
         """
+        noise = fold(fold(tf.zeros([], tf.uint64), self._seed), round_number)
+        noise = fold(noise, _wrap(_fingerprint(client)))
+        client = client if labels is None else client._replace(labels=labels)
         copies = {name: weights[source] for name, source in self.model.copies.items()}
         if self.model.role != "model":
             copies = {name: np.zeros_like(value) for name, value in copies.items()}
@@ -96,8 +108,6 @@ class Reference(PlainModel):
             self._variables[name].assign(value)
         start = self._local_values()
         algorithm = self._algorithm.at_round(tf.constant(round_number))
-        noise = fold(fold(tf.zeros([], tf.uint64), self._seed), round_number)
-        noise = fold(noise, _wrap(_fingerprint(client)))
         sums: dict[str, np.ndarray] = {}
         for phase, passes in zip(algorithm.phases, self._passes(client, round_number)):
             before = self._local_values()
