@@ -15,6 +15,7 @@ from absl import logging
 
 from fedpersonal.data.clients import IGNORED_WEIGHT, ClientDataset, as_column
 from fedpersonal.errors import UserError, counted, kind_of, listed
+from fedpersonal.model.ids import RowSelection
 from fedpersonal.model.partition import PartitionedModel
 
 # Data whose only column has another name than the model's only input: the same with that name.
@@ -166,21 +167,17 @@ def _check_columns(
     tables = {v.name: (v.shape[0], feature) for v, feature in _lookups(model.base)}
     for table, (rows, feature) in tables.items():
         found[feature].check_rows(table, rows)
-    for selection in model.row_selections:
-        if selection.compute is None:
-            found[selection.inputs[0]].check_rows(selection.table, selection.rows)
-        elif found[selection.inputs[0]].values.size:
+    for check in model.input_checks:
+        if isinstance(check, RowSelection) and check.compute is None:
+            found[check.inputs[0]].check_rows(check.table, check.rows)
+        elif found[check.inputs[0]].values.size:
             given = {
                 n: found[n].values.astype(model.input_spec[n].dtype.as_numpy_dtype, copy=False)
-                for n in selection.inputs
+                for n in check.inputs
             }
-            wrong = selection.find_wrong(given)
-            if wrong is not None:
-                inputs = ", ".join(found[name].name for name in selection.inputs)
-                raise UserError(
-                    f"{inputs} of {place(wrong[0])} selects row {wrong[1]} of "
-                    f"{selection.table!r}, which has rows 0 to {selection.rows - 1}."
-                )
+            if wrong := check.find_wrong(given):
+                inputs = ", ".join(found[name].name for name in check.inputs)
+                raise UserError(f"{inputs} of {place(wrong[0])} {wrong[1]}.")
 
 
 def _lookups(model: PartitionedModel) -> list[tuple[Any, str]]:

@@ -1,18 +1,21 @@
-"""Which of a model's inputs select rows of tables, found in its graph.
+"""What a model's graph says of the values that its inputs may have.
 
-Compiled by XLA, an id beyond a table's rows reads another row, and no error says so: ids are
-compared with the tables before anything runs.
+Compiled by XLA, an id beyond a table's rows reads another row, and an assertion is left out; no
+error says so. Before anything runs, ids are compared with the tables. Rows that are selected within
+functions and loops are selected once for each data set, not compiled; so are assertions made.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 import tensorflow as tf
 
+_SELECTING = ("ResourceGather", "GatherV2", "ResourceGatherNd", "GatherNd")
 # Operations that leave an id as it is.
 _PASSING = ("Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient")
 # So many examples are looked at together where the model computes ids of its inputs.
@@ -35,41 +38,66 @@ class RowSelection(NamedTuple):
     inputs: tuple[str, ...]
     compute: Callable[[Mapping[str, np.ndarray]], tuple[int, int]] | None
 
-    def find_wrong(self, columns: Mapping[str, np.ndarray]) -> tuple[int, int] | None:
-        """Returns the first example with a computed id that the table has no row for, and the id.
+    def find_wrong(self, columns: Mapping[str, np.ndarray]) -> tuple[int, str] | None:
+        """Returns the first example with a computed id that the table lacks, and what it selects.
 
         Args:
             columns: Input name to (n, ...), in the dtype of the model's input.
         """
-        assert self.compute is not None
-        columns = {name: columns[name] for name in self.inputs}
-        count = len(next(iter(columns.values())))
-        for start in range(0, count, _CHUNK):
-            low, high = start, min(start + _CHUNK, count)
-            wrong = self._wrong_id(columns, low, high)
-            while wrong is not None and high - low > 1:
-                middle = (low + high) // 2
-                is_before = self._wrong_id(columns, low, middle) is not None
-                low, high = (low, middle) if is_before else (middle, high)
-            if wrong is not None:
-                found = self._wrong_id(columns, low, high)
-                return low, wrong if found is None else found
-        return None
+        return _first_wrong({name: columns[name] for name in self.inputs}, self._wrong_id)
 
-    def _wrong_id(self, columns: Mapping[str, np.ndarray], low: int, high: int) -> int | None:
+    def _wrong_id(self, columns: Mapping[str, np.ndarray]) -> str | None:
         assert self.compute is not None
-        least, most = self.compute({name: v[low:high] for name, v in columns.items()})
+        least, most = self.compute(columns)
         if 0 <= least and most < self.rows:
             return None
-        return most if most >= self.rows else least
+        wrong = most if most >= self.rows else least
+        return f"selects row {wrong} of {self.table!r}, which has rows 0 to {self.rows - 1}"
 
 
-def find_row_selections(
+class OwnCheck(NamedTuple):
+    """Operations that refuse values by themselves as they run, as long as they are not compiled.
+
+    Attributes:
+        inputs: The inputs that they follow from.
+        prepare: Returns what runs them: it maps input name to (n, ...) to an error's text or None.
+    """
+
+    inputs: tuple[str, ...]
+    prepare: Callable[[], Callable[[Mapping[str, np.ndarray]], str | None]]
+
+    def find_wrong(self, columns: Mapping[str, np.ndarray]) -> tuple[int, str] | None:
+        """Returns the first example that is refused, and why."""
+        return _first_wrong({name: columns[name] for name in self.inputs}, self.prepare())
+
+
+InputCheck = Union[RowSelection, OwnCheck]
+
+
+def _first_wrong(
+    columns: Mapping[str, np.ndarray], reason_of: Callable[[Mapping[str, np.ndarray]], str | None]
+) -> tuple[int, str] | None:
+    """Returns the first example that something is wrong with, and what."""
+
+    def reason(low: int, high: int) -> str | None:
+        return reason_of({name: column[low:high] for name, column in columns.items()})
+
+    count = len(next(iter(columns.values())))
+    for start in range(0, count, _CHUNK):
+        low, high = start, min(start + _CHUNK, count)
+        found = reason(low, high)
+        while found is not None and high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if reason(low, middle) is not None else (middle, high)
+        if found is not None:
+            return low, reason(low, high) or found
+    return None
+
+
+def find_checks(
     inputs: Mapping[str, tf.Tensor], variables: Sequence[tf.Variable]
-) -> tuple[RowSelection, ...]:
-    """Finds where a graph selects rows by ids that follow from the inputs, and from nothing else.
-
-    Operations within functions and loops are not looked at.
+) -> tuple[InputCheck, ...]:
+    """Finds where a graph selects rows by ids that follow from the inputs, and where it asserts.
 
     Args:
         inputs: Input name to placeholder, in the graph of a function.
@@ -79,7 +107,7 @@ def find_row_selections(
     handles = {id(v.handle): v for v in variables}
     captured = [(inner.name, handles.get(id(outer))) for outer, inner in graph.captures]
     tables = {name: variable for name, variable in captured if variable is not None}
-    found = []
+    found: list[InputCheck] = []
     for op in graph.get_operations():
         for name, rows, ids in _selected(op, tables):
             if source := _input_of(ids, inputs):
@@ -88,14 +116,15 @@ def find_row_selections(
                 sources, operations = followed
                 compute = _computing(graph, ids, {n: inputs[n] for n in sources}, operations)
                 found.append(RowSelection(name, rows, sources, compute))
-    return tuple(found)
+    own = _find_own_check(graph, inputs, tables)
+    return (*found, own) if own else tuple(found)
 
 
 def _selected(
     op: tf.Operation, tables: Mapping[str, tf.Variable]
 ) -> Iterator[tuple[str, int, tf.Tensor]]:
     """Yields what an operation selects rows of: its name, how many rows it has, and the ids."""
-    if op.type not in ("ResourceGather", "GatherV2", "ResourceGatherNd", "GatherNd"):
+    if op.type not in _SELECTING:
         return
     table, ids = op.inputs[:2]
     if table.dtype == tf.resource:
@@ -180,3 +209,106 @@ def _computing(
         return int(least), int(most)
 
     return compute
+
+
+def _find_own_check(
+    graph: tf.Graph, inputs: Mapping[str, tf.Tensor], tables: Mapping[str, tf.Variable]
+) -> OwnCheck | None:
+    """Finds assertions, and functions and loops that select rows or assert."""
+    whole = graph.as_graph_def()
+    calling = _refusing_functions(whole.library.function)
+    nodes, by_place = (
+        {node.name: node for node in whole.node},
+        {t.op.name: n for n, t in inputs.items()},
+    )
+    wanted, operations, sources = [], set(), set()
+    for node in whole.node:
+        if node.op == "Assert" or node.op in calling or _named_functions(node) & calling:
+            before = _ancestors(node.name, nodes)
+            of_inputs = {by_place[name] for name in before & by_place.keys()}
+            # Variables have no values yet.
+            is_of_values = node.op == "Assert" and any(f"{name}:0" in tables for name in before)
+            if of_inputs and not is_of_values:
+                wanted.append(node.name)
+                operations |= before
+                sources |= of_inputs
+    if not wanted:
+        return None
+    names = tuple(sorted(sources))
+    part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
+    for name in operations:
+        part.node.add().CopyFrom(nodes[name])
+        kept = [source for source in part.node[-1].input if not source.startswith("^")]
+        part.node[-1].input[:] = kept
+    captured = {inner.name: outer for outer, inner in graph.captures if inner.op.name in operations}
+    specs = {name: tf.TensorSpec(inputs[name].shape, inputs[name].dtype) for name in names}
+
+    def prepare() -> Callable[[Mapping[str, np.ndarray]], str | None]:
+        zeros = {
+            name: tf.Variable(tf.zeros(tables[name].shape, tables[name].dtype))
+            for name in captured.keys() & tables.keys()
+        }
+
+        @tf.function(autograph=False, input_signature=[specs])
+        def run(columns: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+            given: dict[str, Any] = {inputs[name].name: column for name, column in columns.items()}
+            graph: Any = tf.compat.v1.get_default_graph()
+            for name, outer in captured.items():
+                given[name] = graph.capture(zeros[name].handle if name in zeros else outer)
+            made = tf.graph_util.import_graph_def(part, given, wanted, name="checks")
+            with tf.control_dependencies(made):  # What nobody reads would not run.
+                return [tf.identity(tensor) for op in made for tensor in op.outputs]
+
+        def reason_of(columns: Mapping[str, np.ndarray]) -> str | None:
+            try:
+                with tf.device("CPU:0"):
+                    run({name: tf.constant(v) for name, v in columns.items()})
+            except tf.errors.InvalidArgumentError as error:
+                return f"is refused by the model: {_reason(error)}"
+            return None
+
+        return reason_of
+
+    return OwnCheck(names, prepare)
+
+
+def _refusing_functions(functions: Iterable[Any]) -> set[str]:
+    """Returns the names of functions in which rows are selected or assertions made."""
+    found: set[str] = set()
+    while True:
+        more = {
+            function.signature.name
+            for function in functions
+            for node in function.node_def
+            if node.op in ("Assert", *_SELECTING)
+            or node.op in found
+            or _named_functions(node) & found
+        }
+        if more <= found:
+            return found
+        found |= more
+
+
+def _named_functions(node: Any) -> set[str]:
+    values = node.attr.values()
+    named = {v.func.name for v in values if v.HasField("func")}
+    return named | {f.name for v in values if v.HasField("list") for f in v.list.func}
+
+
+def _ancestors(name: str, nodes: Mapping[str, Any]) -> set[str]:
+    """Returns the names of an operation and of all that its inputs follow from."""
+    found, waiting = set(), [name]
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            inputs = (source for source in nodes[one].input if not source.startswith("^"))
+            waiting += [source.partition(":")[0] for source in inputs]
+    return found
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """Returns the line of an error's text that says what is wrong."""
+    lines = [re.sub(r"\{\{.*?\}\}", "", line).strip() for line in error.message.splitlines()]
+    passing = ("Graph execution error", "Detected at node", "<stack traces", "[[")
+    return next((line for line in lines if line and not line.startswith(passing)), "an assertion")

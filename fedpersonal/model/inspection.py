@@ -23,7 +23,7 @@ from fedpersonal.model.compiled import (
     recorded_compile,
     take_apart,
 )
-from fedpersonal.model.ids import RowSelection, find_row_selections
+from fedpersonal.model.ids import InputCheck, find_checks
 from fedpersonal.model.keras import (
     keras,
     layers_within,
@@ -137,7 +137,7 @@ class Inspection(NamedTuple):
         output_spec: Its output's shape and dtype.
         is_masked: Whether its output has a Keras mask.
         assigns: Whether its builder assigns to variables: sets the values that they start from.
-        row_selections: Where it selects rows of tables by ids that follow from its inputs alone.
+        input_checks: What finds values of its inputs that it cannot take.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -152,7 +152,7 @@ class Inspection(NamedTuple):
     output_spec: tf.TensorSpec
     is_masked: bool
     assigns: bool
-    row_selections: tuple[RowSelection, ...]
+    input_checks: tuple[InputCheck, ...]
 
 
 # Larger variables get no value in a sketch. What preprocessing layers have learned is smaller, and
@@ -340,7 +340,7 @@ def _inspect(
         check_operations({*list_operations(graph)} - {*before})
         check_captures("a layer", graph, originals)
         variables, keys, values = _list_variables(model, created)
-        selections = find_row_selections(inputs, [v for v, _ in created])
+        checks = find_checks(inputs, [v for v, _ in created])
     owned = {v.ref() for v in weights_of(model)}
     check_updates(model, assignments.updated.values(), owned)
     names = [v.name for v in variables]
@@ -361,7 +361,7 @@ def _inspect(
         output_spec=tf.TensorSpec(output.shape, output.dtype),
         is_masked=mask_of(output) is not None,
         assigns=assigns,
-        row_selections=selections,
+        input_checks=checks,
     )
 
 

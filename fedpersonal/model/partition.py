@@ -90,7 +90,7 @@ class PartitionedModel:
         has_mean_loss: Whether the loss is a mean over examples: it has no mask, nor a reduction or
             a `__call__` of its own.
         takes_class_ids: Whether the loss takes the numbers of classes for labels.
-        row_selections: Where the model selects rows of tables by ids that follow from its inputs.
+        input_checks: What finds values of its inputs that the model cannot take.
         copies: Name of each local variable that is a client's copy of a global one, to that one's.
         own_rows: Name of each copy that has a single row, of a table of which each row belongs to
             one client, to the input that tells whose.
@@ -217,7 +217,7 @@ class PartitionedModel:
             ready = ready._replace(build_model=builder)
         found, self._build_model = inspect_model(builder, input_spec, ready)
         self.input_spec, self._takes = found.input_spec, found.takes
-        self.draws_noise, self.row_selections = found.draws_noise, found.row_selections
+        self.draws_noise, self.input_checks = found.draws_noise, found.input_checks
         self.example_weight = example_weight
         compiled = found.compiled if ready is None else ready.compiled or found.compiled
         loss, metrics = choose_loss_and_metrics(loss, metrics, compiled)

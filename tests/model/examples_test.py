@@ -104,11 +104,22 @@ class Table(LAYERS.Layer):
         return tf.gather(self.rows, ids)
 
 
+class InnerTable(Table):
+    """Its rows are selected within a function, in a loop and in a branch."""
+
+    @tf.function
+    def call(self, ids):
+        return tf.map_fn(self.one, ids, fn_output_signature=tf.float32)
+
+    def one(self, at):
+        return tf.cond(at > 0, lambda: tf.gather(self.rows, at), lambda: self.rows[0])
+
+
 def many_tables():
-    """Selects rows by ids as they come, of another type, with arithmetic, and in two dimensions."""
+    """Selects rows by ids as they come, computed, in two dimensions and within functions."""
     kinds = {"item": "int32", "day": "float32", "pair": "int64", "next": "int64", "flag": "bool"}
-    kinds["place"] = "int32"
-    shapes = {"pair": [2], "place": [2]}
+    kinds |= {"place": "int32", "inner": "int32", "word": "int32"}
+    shapes = {"pair": [2], "place": [2], "word": [1]}
     ins = {n: tf.keras.Input(shapes.get(n, []), name=n, dtype=kind) for n, kind in kinds.items()}
     vectors = [
         LAYERS.Embedding(4, 2, name="items")(ins["item"]),
@@ -116,6 +127,8 @@ def many_tables():
         Table(name="pairs")(LAYERS.Reshape([2])(ins["pair"]))[:, 0],
         LAYERS.Embedding(4, 2, name="nexts")(ins["next"] + ins["pair"][:, 1]),
         LAYERS.Lambda(lambda ids: tf.gather_nd(tf.zeros([4, 2, 2]), ids))(ins["place"]),
+        InnerTable()(ins["inner"]),
+        LAYERS.CategoryEncoding(4, output_mode="one_hot")(ins["word"]),
     ]
     both = tf.concat([*vectors, tf.cast(ins["flag"], tf.float32)[:, None]], 1)
     return tf.keras.Model(ins, LAYERS.Dense(3)(both))
@@ -133,6 +146,8 @@ GOOD = {
     "next": np.array([3, 0, 1], np.uint64),
     "flag": np.array([True, False, True]),
     "place": np.array([[0, 0], [3, 1], [1, 1]]),
+    "inner": np.array([0, 3, 1]),
+    "word": np.array([[0], [3], [1]]),
 }
 CLASSES = np.array([0, 2, 1])
 
@@ -169,6 +184,12 @@ NUMBERS = [
     ({"next": np.array([3, 1, 1])}, "next.* of WHO selects row 4 of 'nexts/embeddings', which has"),
     ({"next": np.array([3, -4, 1])}, "next.* of WHO selects row -1 of 'nexts/embeddings'"),
     ({"next": np.array([3, 2**63, 1], np.uint64)}, "as int64 holds; WHO has 9223372036854775808"),
+    ({"inner": np.array([0, 4, 1])}, r"inner.* of WHO is refused .*: .*4 is not in \[0, 4\)"),
+    ({"inner": np.array([-1, 4, 1])}, r"inner.* of WHO is refused .*: .*4 is not in \[0, 4\)"),
+    (
+        {"word": np.array([[0], [4], [1]])},
+        "word.* of WHO is refused.*: assert.* range 0 <= values < ",
+    ),
     ({"flag": np.array([0, 2, 1])}, "must be 0 to 1, as bool holds; WHO has 2"),
 ]
 
