@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fedpersonal.federated.cohort import Cohort, Execution, make_cohort
     from fedpersonal.federated.privacy import DifferentialPrivacy
     from fedpersonal.federated.process import build_process
-    from fedpersonal.methods.algorithm import Algorithm, Assignment, PersonalCopies
+    from fedpersonal.methods.algorithm import Algorithm, Assignment, PersonalCopies, Rebuilding
     from fedpersonal.methods.constructor import constructor
     from fedpersonal.methods.method import ClientOptions, KeepingOptions, Layers, Method, register
     from fedpersonal.methods.phases import (

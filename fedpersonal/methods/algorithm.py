@@ -17,10 +17,13 @@ from fedpersonal.methods.phases import (
     ChoicePhase,
     GradientPhase,
     Phase,
+    RidgePhase,
     check_positive,
     count_passes,
     dividing_parts,
+    restrict,
 )
+from fedpersonal.model.names import MIXING
 from fedpersonal.optimizers import ScheduledOptimizer
 
 if TYPE_CHECKING:
@@ -113,6 +116,51 @@ class Assignment:
 
 
 @dataclasses.dataclass(frozen=True)
+class Rebuilding:
+    """How a client that has kept nothing builds its local variables before it predicts.
+
+    Attributes:
+        optimizer: The optimizer of the steps; None where there are none.
+        epochs: Passes over its support set.
+        max_steps: Bound on the steps of all epochs together, or None.
+        ridge: The phase that solves the Keras model's local variables exactly, or None. Personal
+            copies take steps in any case.
+
+    Examples:
+        >>> sgd = tf.keras.optimizers.SGD(0.1)
+        >>> algorithm = fp.furl(client_optimizer=sgd, reconstruction_optimizer=sgd)
+        >>> algorithm.rebuilding.epochs
+        5
+    """
+
+    optimizer: AnyOptimizer | None
+    epochs: int
+    max_steps: int | None = None
+    ridge: RidgePhase | None = None
+
+    @property
+    def phase(self) -> Phase:
+        """The phase that moves local variables, but copies."""
+        if self.ridge:
+            return self.ridge
+        assert self.optimizer is not None
+        return GradientPhase("local", "all", self.optimizer, self.epochs, self.max_steps)
+
+    def of_copies(self, trained: GradientPhase, variables: str | tuple[str, ...]) -> Phase:
+        """Returns the phase that moves copies, and what moves with them, as a phase trains them."""
+        phase = dataclasses.replace(trained, variables=variables)
+        if self.optimizer is None:
+            return phase
+        return dataclasses.replace(
+            phase,
+            optimizer=self.optimizer,
+            optimizers={k: v for k, v in phase.optimizers.items() if k == MIXING},
+            epochs=self.epochs,
+            max_steps=self.max_steps,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class Algorithm:
     """What a client does in a round.
 
@@ -134,6 +182,8 @@ class Algorithm:
             (FedDyn).
         trains: Whether there are rounds. Where there are none, nothing is ever sent: the phases are
             what a client does with the initial weights before it predicts.
+        rebuilding: How a client that has kept nothing builds its local variables before it
+            predicts, see `personalization`; None: as the phases train them.
 
     Examples:
         What `fed_recon` does: a client rebuilds what is local, and trains what is global from it.
@@ -156,6 +206,7 @@ class Algorithm:
     assignments: tuple[Assignment, ...] = ()
     server_remembers: bool = False
     trains: bool = True
+    rebuilding: Rebuilding | None = None
 
     def __post_init__(self):
         check_positive(self, "max_update_norm", "max_local_update_norm")
@@ -306,14 +357,37 @@ class Algorithm:
         return moving[0].data if is_alone else "all"
 
     def personalization(self, model: PartitionedModel) -> tuple[Phase, ...]:
-        """Returns the phases by which a client builds its local variables before it predicts.
+        """Returns the phases by which a client that has kept nothing builds its local variables.
 
-        Where the algorithm has phases that move local variables alone (FedRecon's reconstruction,
-        FedRep's head), it is these, as in training. Where it trains both kinds together (FURL,
-        FedPer), it is those phases restricted to the local variables, with the same optimizers and
-        as many epochs, without looking ahead. A client that has kept local variables needs no
-        phases.
+        With `rebuilding`, a choice among the server's models comes first. Local variables of the
+        Keras model follow, by its phase; then personal copies, together with them: in the phases
+        that train copies, with the optimizer, epochs and steps of `rebuilding`.
+
+        Without, they are built as they are trained: by the phases that move
+        local variables alone (FedRep's head); or, where the algorithm trains both kinds together
+        (FURL, FedPer), by those phases restricted to the local variables, with the same optimizers
+        and as many epochs, without looking ahead.
+
+        Args:
+            model: The model that evaluation applies, with its personal copies or clusters.
         """
+        trained = self._training_of_local(model)
+        if self.rebuilding is None:
+            return trained
+        names = tuple(v.name for v in model.base.local_variables)
+        phases = (self.rebuilding.phase,) if names else ()
+        if self.personal:
+            phases = tuple(restrict(phase, names) for phase in phases)
+            # A user's vector is of its personal model, too.
+            local: str | tuple[str, ...] = "personal"
+            if names:
+                local = tuple(v.name for v in model.local_variables)
+            steps = [phase for phase in trained if isinstance(phase, GradientPhase)]
+            phases += tuple(self.rebuilding.of_copies(phase, local) for phase in steps)
+        return (self.choice, *phases) if self.choice else phases
+
+    def _training_of_local(self, model: PartitionedModel) -> tuple[Phase, ...]:
+        """Returns the phases as they train local variables alone."""
         if self.local_variables == "none":
             return ()
         # A copy that starts at what was sent has nothing to blend.

@@ -38,6 +38,7 @@ def constructor(
     }
     known.update({n: None if n[:4] == "max_" else d.default for n, d in options.items()})
     known.update(defaults)
+    known = dict(sorted(known.items(), key=lambda one: one[1] is not inspect.Parameter.empty))
     signature = inspect.Signature(
         [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d) for n, d in known.items()]
     )
@@ -61,6 +62,12 @@ def constructor(
             raise TypeError(f"{method.trains_as}: {error}; it takes {signature}.") from None
         bound.apply_defaults()
         values = bound.arguments
+        idle = sorted({*RebuildingOptions.declarations()} & {*arguments})
+        is_built = values.get("reconstruction_optimizer") or values.get("reconstruction") == "ridge"
+        if idle and method.local_variables == "kept" and not is_built:
+            raise TypeError(
+                f"{method.trains_as}: {idle[0]} has no effect without a reconstruction_optimizer."
+            )
         for name, declared in options.items():
             if declared.rule.choices:
                 check_choice(method.trains_as, name, values[name], declared.rule.choices)
@@ -86,13 +93,13 @@ class _Arguments(types.SimpleNamespace):
 
     def build(self, prefix: str) -> Any:
         """Returns the optimizer that was given, or None."""
-        return self._optimizers[prefix]
+        return self._optimizers.get(prefix)
 
 
 def _families(method: type[Method]) -> dict[str, OptimizerFamily]:
     """Returns what optimizers a round has, by the prefixes of their options."""
     families = {p: f for p, f in method.options.families().items() if p != "finetuning"}
-    if method.local_variables != "rebuilt":
+    if method.local_variables == "none":
         families.pop("reconstruction", None)
     return {p: f for p, f in families.items() if isinstance(f, OptimizerFamily)}
 
@@ -100,7 +107,7 @@ def _families(method: type[Method]) -> dict[str, OptimizerFamily]:
 def _options(method: type[Method], without: Collection[str]) -> dict[str, Declaration]:
     """Returns the options of a round, but for those of optimizers."""
     idle = {*_OF_RUNS, *without, *FinetuningOptions.declarations()}
-    if method.local_variables != "rebuilt":
+    if method.local_variables == "none":
         idle.update(RebuildingOptions.declarations())
     for family in method.options.families().values():
         idle.update(family.members)

@@ -19,15 +19,19 @@ from typing import Any, ClassVar
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.fed_prox import FedProx
-from fedpersonal.methods.method import FinetuningOptions
+from fedpersonal.methods.method import FinetuningOptions, RebuildingOptions
 from fedpersonal.methods.phases import Phase
+
+
+class FedPercOptions(RebuildingOptions, FinetuningOptions):
+    """What a client of FedPerC does before it predicts."""
 
 
 class FedPerc(
     FedProx,
     trains_as="fedperc",
     title="FedPerC",
-    reads=FinetuningOptions,
+    reads=FedPercOptions,
     defaults={"weighting": "uniform"},
     local_variables="kept",
 ):

@@ -11,16 +11,21 @@ import functools
 import importlib
 import pkgutil
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 import fedpersonal.methods
 from fedpersonal.data.shuffle import SHUFFLES
 from fedpersonal.data.splits import SPLITS
 from fedpersonal.errors import UserError, did_you_mean
-from fedpersonal.methods.algorithm import STARTS, Algorithm, Assignment, PersonalCopies
-from fedpersonal.methods.phases import GradientPhase, Phase
-from fedpersonal.model.names import MIXING
+from fedpersonal.methods.algorithm import (
+    STARTS,
+    Algorithm,
+    Assignment,
+    PersonalCopies,
+    Rebuilding,
+)
+from fedpersonal.methods.phases import GradientPhase, Phase, RidgePhase
 from fedpersonal.optimizers import optimizer
 from fedpersonal.options import Family, Options, join, option
 
@@ -69,29 +74,18 @@ class ClientOptions(Options):
 class RebuildingOptions(Options):
     """How local variables are built where a client has kept none."""
 
+    reconstruction: str = option(
+        "gradient",
+        "How local variables are built: by gradient steps, or by exact least squares.",
+        choices=("gradient", "ridge"),
+    )
     rebuilding = optimizer("reconstruction", 0.1, "SGD rate of local variables.", stand_in=True)
     reconstruction_epochs: int = option(5, "Passes over the support set.", at_least=0)
     max_reconstruction_steps: int = option(0, "Bound on their steps; 0: none.", at_least=0)
-
-    def rebuild_copies(
-        self, phases: Sequence[Phase], variables: str | tuple[str, ...] = "personal"
-    ) -> tuple[Phase, ...]:
-        """Returns how a client that has kept nothing trains its copies, by phases that do so.
-
-        `variables` are the copies, or names of these and of what moves beside them.
-        """
-        return tuple(
-            dataclasses.replace(
-                phase,
-                variables=variables,
-                optimizer=self.build("reconstruction"),
-                optimizers={k: v for k, v in phase.optimizers.items() if k == MIXING},
-                epochs=self.reconstruction_epochs,
-                max_steps=self.max_reconstruction_steps or None,
-            )
-            for phase in phases
-            if isinstance(phase, GradientPhase)
-        )
+    ridge_l2: float = option(10.0, "Penalty of ridge reconstruction.", at_least=1e-6)
+    ridge_bias_l2: float | None = option(
+        None, "The same for scalar local variables. [default: --ridge_l2]", at_least=1e-6
+    )
 
 
 class KeepingOptions(ClientOptions, RebuildingOptions):
@@ -339,6 +333,20 @@ class Method:
         moves = self.optimizer(kind, kind_of="client")
         return (GradientPhase(variables, "all", moves, epochs, most),) if epochs else ()
 
+    def rebuilding(self) -> Rebuilding | None:
+        """Returns how a client that has kept nothing builds its local variables.
+
+        None where a program gives no optimizer for it: they are then built as they are trained.
+        """
+        if "reconstruction" not in self.options.declarations():
+            return None
+        optimizer, is_exact = self.optimizer("reconstruction"), self.reconstruction == "ridge"
+        if optimizer is None and not is_exact:
+            return None
+        ridge = RidgePhase("all", self.ridge_l2, self.ridge_bias_l2) if is_exact else None
+        most = self.bound("max_reconstruction_steps")
+        return Rebuilding(optimizer, self.reconstruction_epochs, most, ridge)
+
     def personal(self) -> PersonalCopies | None:
         """Returns the copies of global variables that a client has for itself."""
         return self.copies
@@ -358,6 +366,7 @@ class Method:
             personal=self.personal(),
             assignments=self.assignments(),
             server_remembers=self.server_remembers,
+            rebuilding=self.rebuilding(),
         )
         if "local_state" not in self.options.declarations() or self.local_variables != "kept":
             return algorithm

@@ -9,8 +9,14 @@ from fedpersonal.optimizers import AnyOptimizer
 def apfl(
     *,
     client_optimizer: AnyOptimizer,
+    reconstruction_optimizer: AnyOptimizer | None = None,
     local_optimizer: AnyOptimizer | None = None,
     mixing_optimizer: AnyOptimizer | None = None,
+    reconstruction: Literal["gradient", "ridge"] = "gradient",
+    reconstruction_epochs: int = 5,
+    max_reconstruction_steps: int | None = None,
+    ridge_l2: float = 10.0,
+    ridge_bias_l2: float | None = None,
     local_epochs: int = 1,
     max_local_steps: int | None = None,
     weighting: Literal["num_examples", "uniform"] = "num_examples",
@@ -22,9 +28,15 @@ def apfl(
     """Returns what a client of APFL does in a round.
 
     Args:
+        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
         client_optimizer: An optimizer of TFF's or of Keras'.
         local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
         mixing_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
+        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_epochs: Passes over the support set.
+        max_reconstruction_steps: Bound on their steps; 0: none.
+        ridge_l2: Penalty of ridge reconstruction.
+        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
         weighting: Clients' weights: examples, or equal.
@@ -36,7 +48,13 @@ def apfl(
 def ditto(
     *,
     client_optimizer: AnyOptimizer,
+    reconstruction_optimizer: AnyOptimizer | None = None,
     local_optimizer: AnyOptimizer | None = None,
+    reconstruction: Literal["gradient", "ridge"] = "gradient",
+    reconstruction_epochs: int = 5,
+    max_reconstruction_steps: int | None = None,
+    ridge_l2: float = 10.0,
+    ridge_bias_l2: float | None = None,
     local_epochs: int = 1,
     max_local_steps: int | None = None,
     weighting: Literal["num_examples", "uniform"] = "num_examples",
@@ -48,8 +66,14 @@ def ditto(
     """Returns what a client of Ditto does in a round.
 
     Args:
+        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
         client_optimizer: An optimizer of TFF's or of Keras'.
         local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
+        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_epochs: Passes over the support set.
+        max_reconstruction_steps: Bound on their steps; 0: none.
+        ridge_l2: Penalty of ridge reconstruction.
+        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
         weighting: Clients' weights: examples, or equal.
@@ -125,7 +149,13 @@ def fed_em(
 def fed_per(
     *,
     client_optimizer: AnyOptimizer,
+    reconstruction_optimizer: AnyOptimizer | None = None,
     local_optimizer: AnyOptimizer | None = None,
+    reconstruction: Literal["gradient", "ridge"] = "gradient",
+    reconstruction_epochs: int = 5,
+    max_reconstruction_steps: int | None = None,
+    ridge_l2: float = 10.0,
+    ridge_bias_l2: float | None = None,
     local_epochs: int = 1,
     max_local_steps: int | None = None,
     weighting: Literal["num_examples", "uniform"] = "num_examples",
@@ -135,8 +165,14 @@ def fed_per(
     """Returns what a client of FedPer does in a round.
 
     Args:
+        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
         client_optimizer: An optimizer of TFF's or of Keras'.
         local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
+        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_epochs: Passes over the support set.
+        max_reconstruction_steps: Bound on their steps; 0: none.
+        ridge_l2: Penalty of ridge reconstruction.
+        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
         weighting: Clients' weights: examples, or equal.
@@ -146,21 +182,21 @@ def fed_per(
 
 def fed_recon(
     *,
-    reconstruction_optimizer: AnyOptimizer | None = None,
     client_optimizer: AnyOptimizer,
+    reconstruction_optimizer: AnyOptimizer | None = None,
     support_query_split: Literal["skip", "aggregated", "shared"] = "skip",
     support_share: float = 0.5,
+    reconstruction: Literal["gradient", "ridge"] = "gradient",
     reconstruction_epochs: int = 1,
     max_reconstruction_steps: int | None = None,
+    ridge_l2: float = 10.0,
+    ridge_bias_l2: float | None = None,
     local_epochs: int = 1,
     max_local_steps: int | None = None,
     weighting: Literal["num_examples", "uniform"] = "num_examples",
     max_update_norm: float | None = None,
-    reconstruction: Literal["gradient", "ridge"] = "gradient",
     growing_reconstruction: bool = False,
     joint_training: bool = False,
-    ridge_l2: float = 10.0,
-    ridge_bias_l2: float | None = None,
 ) -> Algorithm:
     """Returns what a client of FedRecon does in a round.
 
@@ -169,23 +205,29 @@ def fed_recon(
         client_optimizer: An optimizer of TFF's or of Keras'.
         support_query_split: Support and query sets: alternate batches, halves, or both all the data.
         support_share: Share of the batches in the support set, to 1 %.
+        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on their steps; 0: none.
+        ridge_l2: Penalty of ridge reconstruction.
+        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
         weighting: Clients' weights: examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
-        reconstruction: Gradient steps, or exact least squares.
         growing_reconstruction: Round n, from 1, makes at most n of the --reconstruction_epochs; evaluation all.
         joint_training: Move local variables in the update phase too.
-        ridge_l2: Penalty of ridge reconstruction.
-        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
     """
 
 def fed_rep(
     *,
     client_optimizer: AnyOptimizer,
+    reconstruction_optimizer: AnyOptimizer | None = None,
     local_optimizer: AnyOptimizer | None = None,
+    reconstruction: Literal["gradient", "ridge"] = "gradient",
+    reconstruction_epochs: int = 5,
+    max_reconstruction_steps: int | None = None,
+    ridge_l2: float = 10.0,
+    ridge_bias_l2: float | None = None,
     local_epochs: int = 1,
     max_local_steps: int | None = None,
     weighting: Literal["num_examples", "uniform"] = "num_examples",
@@ -196,8 +238,14 @@ def fed_rep(
     """Returns what a client of FedRep does in a round.
 
     Args:
+        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
         client_optimizer: An optimizer of TFF's or of Keras'.
         local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
+        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_epochs: Passes over the support set.
+        max_reconstruction_steps: Bound on their steps; 0: none.
+        ridge_l2: Penalty of ridge reconstruction.
+        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
         weighting: Clients' weights: examples, or equal.
@@ -209,6 +257,12 @@ def fed_rep(
 def fedperc(
     *,
     client_optimizer: AnyOptimizer,
+    reconstruction_optimizer: AnyOptimizer | None = None,
+    reconstruction: Literal["gradient", "ridge"] = "gradient",
+    reconstruction_epochs: int = 5,
+    max_reconstruction_steps: int | None = None,
+    ridge_l2: float = 10.0,
+    ridge_bias_l2: float | None = None,
     local_epochs: int = 10,
     max_local_steps: int = 10,
     weighting: Literal["num_examples", "uniform"] = "uniform",
@@ -229,7 +283,13 @@ def fedperc(
 def furl(
     *,
     client_optimizer: AnyOptimizer,
+    reconstruction_optimizer: AnyOptimizer | None = None,
     local_optimizer: AnyOptimizer | None = None,
+    reconstruction: Literal["gradient", "ridge"] = "gradient",
+    reconstruction_epochs: int = 5,
+    max_reconstruction_steps: int | None = None,
+    ridge_l2: float = 10.0,
+    ridge_bias_l2: float | None = None,
     local_epochs: int = 1,
     max_local_steps: int | None = None,
     weighting: Literal["num_examples", "uniform"] = "num_examples",
@@ -239,8 +299,14 @@ def furl(
     """Returns what a client of FURL does in a round.
 
     Args:
+        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
         client_optimizer: An optimizer of TFF's or of Keras'.
         local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
+        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_epochs: Passes over the support set.
+        max_reconstruction_steps: Bound on their steps; 0: none.
+        ridge_l2: Penalty of ridge reconstruction.
+        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
         weighting: Clients' weights: examples, or equal.
@@ -273,7 +339,13 @@ def ifca(
 def lg_fed_avg(
     *,
     client_optimizer: AnyOptimizer,
+    reconstruction_optimizer: AnyOptimizer | None = None,
     local_optimizer: AnyOptimizer | None = None,
+    reconstruction: Literal["gradient", "ridge"] = "gradient",
+    reconstruction_epochs: int = 5,
+    max_reconstruction_steps: int | None = None,
+    ridge_l2: float = 10.0,
+    ridge_bias_l2: float | None = None,
     local_epochs: int = 1,
     max_local_steps: int | None = None,
     weighting: Literal["num_examples", "uniform"] = "num_examples",
@@ -283,8 +355,14 @@ def lg_fed_avg(
     """Returns what a client of LG-FedAvg does in a round.
 
     Args:
+        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
         client_optimizer: An optimizer of TFF's or of Keras'.
         local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
+        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_epochs: Passes over the support set.
+        max_reconstruction_steps: Bound on their steps; 0: none.
+        ridge_l2: Penalty of ridge reconstruction.
+        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
         weighting: Clients' weights: examples, or equal.
@@ -309,7 +387,13 @@ def local_only(
 def mr_mtl(
     *,
     client_optimizer: AnyOptimizer,
+    reconstruction_optimizer: AnyOptimizer | None = None,
     local_optimizer: AnyOptimizer | None = None,
+    reconstruction: Literal["gradient", "ridge"] = "gradient",
+    reconstruction_epochs: int = 5,
+    max_reconstruction_steps: int | None = None,
+    ridge_l2: float = 10.0,
+    ridge_bias_l2: float | None = None,
     local_epochs: int = 1,
     max_local_steps: int | None = None,
     weighting: Literal["num_examples", "uniform"] = "num_examples",
@@ -321,8 +405,14 @@ def mr_mtl(
     """Returns what a client of MR-MTL does in a round.
 
     Args:
+        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
         client_optimizer: An optimizer of TFF's or of Keras'.
         local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
+        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_epochs: Passes over the support set.
+        max_reconstruction_steps: Bound on their steps; 0: none.
+        ridge_l2: Penalty of ridge reconstruction.
+        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
         weighting: Clients' weights: examples, or equal.
@@ -387,7 +477,13 @@ def pfedme(
 def pfedrec(
     *,
     client_optimizer: AnyOptimizer,
+    reconstruction_optimizer: AnyOptimizer | None = None,
     local_optimizer: AnyOptimizer | None = None,
+    reconstruction: Literal["gradient", "ridge"] = "gradient",
+    reconstruction_epochs: int = 5,
+    max_reconstruction_steps: int | None = None,
+    ridge_l2: float = 10.0,
+    ridge_bias_l2: float | None = None,
     local_epochs: int = 1,
     max_local_steps: int | None = None,
     weighting: Literal["num_examples", "uniform"] = "num_examples",
@@ -398,8 +494,14 @@ def pfedrec(
     """Returns what a client of PFedRec does in a round.
 
     Args:
+        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
         client_optimizer: An optimizer of TFF's or of Keras'.
         local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
+        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_epochs: Passes over the support set.
+        max_reconstruction_steps: Bound on their steps; 0: none.
+        ridge_l2: Penalty of ridge reconstruction.
+        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
         weighting: Clients' weights: examples, or equal.

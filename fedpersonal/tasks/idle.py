@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fedpersonal.errors import UserError
-from fedpersonal.methods import fed_recon
 from fedpersonal.methods.method import FinetuningOptions, Layers, Method, SplitOptions
+from fedpersonal.methods.phases import GradientPhase
 from fedpersonal.optimizers import SERVER_ARGUMENTS, OptimizerFamily
 from fedpersonal.options import Declaration, Options, Value
 from fedpersonal.tasks.options import RunOptions
@@ -211,11 +211,15 @@ def _work(task: Task, options: Any, facts: _Facts) -> tuple[list[Any], set[str]]
         options._read.clear()
     work: list[Any] = [method.local_layers(options, task.layers)]
     work.append(method.finetuning(options, facts.layers))
-    if facts.has_local:
-        work.append(fed_recon.rebuilding(options))
-    if algorithm.personal:
-        phases = algorithm.phases if model is None else algorithm.personalization(model)
-        work.append(options.rebuild_copies(phases))
+    if model is not None:
+        work.append(algorithm.personalization(model))
+    else:
+        rebuilding = algorithm.rebuilding
+        work.append(rebuilding if facts.has_local else None)
+        steps = [phase for phase in algorithm.phases if isinstance(phase, GradientPhase)]
+        if algorithm.personal and rebuilding:
+            work += [rebuilding.of_copies(phase, "personal") for phase in steps]
+    algorithm = dataclasses.replace(algorithm, rebuilding=None)
     if algorithm.keeps and facts.has_kept:
         work.append(getattr(options, "start", "kept"))
     if not method.trains:

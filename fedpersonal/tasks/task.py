@@ -21,10 +21,8 @@ import numpy as np
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.sources import Sources
 from fedpersonal.errors import UserError
-from fedpersonal.methods import fed_recon
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import Layers, Method, methods
-from fedpersonal.methods.phases import restrict
 from fedpersonal.options import Options, Value, join, option
 from fedpersonal.runs.tested import TestReport
 from fedpersonal.tasks.figures import figures_text, tested_text
@@ -332,23 +330,12 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         layers = dataclasses.replace(self.layers, **{**parts, "everything": names})
         evaluated = self.evaluated_model(sizes, options, model)
         algorithm = method.build(options, layers)
-        rebuilding = fed_recon.rebuilding(options) if evaluated.local_variables else ()
         same = evaluated is model
         model = algorithm.prepare(model)
         evaluated = model if same else algorithm.prepare(evaluated)
-        if algorithm.personal:
-            names = tuple(v.name for v in evaluated.base.local_variables)
-            rebuilding = tuple(restrict(phase, names) for phase in rebuilding)
-            # A user's vector is of its personal model, too.
-            own: str | tuple[str, ...] = "personal"
-            if names:
-                own = tuple(v.name for v in evaluated.local_variables)
-            rebuilding += options.rebuild_copies(algorithm.personalization(evaluated), own)
-        if algorithm.choice:
-            rebuilding = (algorithm.choice, *rebuilding)
         evaluator = Evaluator(
             evaluated,
-            rebuilding,
+            algorithm.personalization(evaluated),
             method.finetuning(options, layers),
             batch_size=options.client_batch_size,
             packing=self.evaluation_packing,

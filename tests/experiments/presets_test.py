@@ -10,7 +10,6 @@ import pytest
 from experiments.option_flags import read_flagfile
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation import evaluate as evaluator
-from fedpersonal.methods import fed_recon
 from fedpersonal.methods.method import Layers
 from fedpersonal.tasks import experiment
 from fedpersonal.tasks import running as experiment_run
@@ -260,11 +259,10 @@ def look_at_everything(task, options_class, all_values, patch):
         options = task.settle(options_class(method=method.name, local_steps=0, **needed))
         layers = Layers(("one",), ("two",), ("three",), ("one", "two", "three"))
         method.local_layers(options, layers)
-        options.rebuild_copies(method.build(options, layers).phases)
+        method.build(options, layers)
         method.finetuning(options, layers)
-        fed_recon.rebuilding(options)
-        ridge = {"reconstruction": "ridge", **needed}
-        fed_recon.rebuilding(options_class(method=method.name, **ridge))
+        ridge = options_class(method=method.name, reconstruction="ridge", **needed)
+        method.build(ridge, layers)
     for values in all_values:
         others = [] if "user_vectors" in values else ["centralized"]
         for method in (values.get("method", task.defaults["method"]), *others):

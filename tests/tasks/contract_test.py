@@ -21,6 +21,7 @@ from fedpersonal.evaluation.guess import strongest
 from fedpersonal.methods.method import methods
 from fedpersonal.optimizers import build_server_optimizer
 from fedpersonal.report.run import read_run
+from fedpersonal.runs.description import describe
 from fedpersonal.runs.record import RunRecord
 from fedpersonal.runs.saved import load_run
 from fedpersonal.tasks.find import all_tasks
@@ -118,9 +119,17 @@ def test_a_run_of_a_method_opens_again(tiny, task, name):
 
 
 def check_that_it_opens_again(finished):
-    expected = finished.trained
+    """Commands, programs and the run opened again also rebuild alike, and so evaluate alike."""
+    expected, experiment, part = finished.trained, finished.experiment, finished.data.test
+    evaluator, trainer = experiment.evaluator, experiment.trainer
+    if trainer.model is evaluator.model:
+        assert trainer.untrained().rebuilding == evaluator.rebuilding
     with load_run(finished.path).trained as loaded:
         equal_bits(loaded.weights, expected.weights)
+        assert describe(loaded.rebuilding) == describe(evaluator.rebuilding)
+        support, query = experiment.task.for_evaluation(evaluator.model, part)
+        found = loaded.overall(query, support=support)
+        assert found == pytest.approx(experiment.evaluation(part)(loaded).overall(), rel=1e-5)
         if expected.kept:
             known, kept = loaded.kept_by(finished.data.train.client_ids)
             np.testing.assert_array_equal(known, expected.known)

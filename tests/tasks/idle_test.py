@@ -9,7 +9,6 @@ import pytest
 
 import fedpersonal as fp
 from fedpersonal.errors import UserError
-from fedpersonal.methods import fed_recon
 from fedpersonal.methods.method import methods
 from fedpersonal.optimizers import build_server_optimizer
 from fedpersonal.runs.description import describe
@@ -27,10 +26,11 @@ def made(method, options):
     """What a run is made of, with real optimizers, of which the oracle compares descriptions."""
     options = DIGITS.settle(options)
     algorithm = method.build(options, LAYERS)
-    parts = [method.finetuning(options, LAYERS), fed_recon.rebuilding(options)]
+    parts = [method.finetuning(options, LAYERS), algorithm.rebuilding]
     parts.append(method.local_layers(options, LAYERS))
     if algorithm.personal:
-        parts.append(options.rebuild_copies(algorithm.phases))
+        steps = [phase for phase in algorithm.phases if isinstance(phase, fp.GradientPhase)]
+        parts += [algorithm.rebuilding.of_copies(phase, "personal") for phase in steps]
     if algorithm.keeps:
         parts += [options.start, algorithm.max_local_update_norm]
     if method.trains:
