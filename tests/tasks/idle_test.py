@@ -28,7 +28,7 @@ def made(method, options):
     algorithm = method.build(options, LAYERS)
     parts = [method.finetuning(options, LAYERS), algorithm.rebuilding]
     parts.append(method.local_layers(options, LAYERS))
-    if algorithm.personal:
+    if algorithm.personal and algorithm.rebuilding:
         steps = [phase for phase in algorithm.phases if isinstance(phase, fp.GradientPhase)]
         parts += [algorithm.rebuilding.of_copies(phase, "personal") for phase in steps]
     if algorithm.keeps:
