@@ -338,7 +338,7 @@ class Method:
 
         None where a program gives no optimizer for it: they are then built as they are trained.
         """
-        if "reconstruction" not in self.options.declarations():
+        if not hasattr(self._options, "reconstruction"):
             return None
         optimizer, is_exact = self.optimizer("reconstruction"), self.reconstruction == "ridge"
         if optimizer is None and not is_exact:

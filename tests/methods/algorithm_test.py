@@ -84,7 +84,8 @@ def test_phases_that_move_local_variables_alone_personalise_as_they_are(model):
         fed_rep(client_optimizer=SGD, local_optimizer=ADAM),
         fed_rep(client_optimizer=SGD).stateless_twin(),
     ):
-        assert algorithm.personalization(model) == algorithm.phases[:1]
+        expected = dataclasses.replace(algorithm.phases[0], data="all")
+        assert algorithm.personalization(model) == (expected,)
     assert fed_avg(client_optimizer=SGD).personalization(model) == ()
 
 
@@ -95,6 +96,22 @@ def test_joint_phases_personalise_by_their_local_part(model, build):
         (phase,) = one.personalization(model)
         assert phase == dataclasses.replace(one.phases[0], variables="local")
         assert {optimizer_of(phase, v) for v in model.local_variables} == {ADAM}
+
+
+def test_a_client_that_has_kept_nothing_rebuilds_as_the_method_says(model):
+    steps = {"reconstruction_optimizer": ADAM, "reconstruction_epochs": 3}
+    steps["max_reconstruction_steps"] = 4
+    algorithm = furl(client_optimizer=SGD, **steps)
+    assert algorithm.personalization(model) == (GradientPhase("local", "all", ADAM, 3, 4),)
+    algorithm = ditto(client_optimizer=SGD, pull=2.0, **steps)
+    of_model, of_copy = algorithm.personalization(algorithm.prepare(model))
+    assert {*of_model.variables} == {v.name for v in model.local_variables} < {*of_copy.variables}
+    for phase, pull in ((of_model, 0.0), (of_copy, 2.0)):
+        assert (phase.optimizer, phase.epochs, phase.max_steps) == (ADAM, 3, 4)
+        assert phase.proximal == pull
+    message = "furl: reconstruction_epochs has no effect without a reconstruction_optimizer"
+    with pytest.raises(TypeError, match=message):
+        furl(client_optimizer=SGD, reconstruction_epochs=3)
 
 
 def test_named_layers_personalise_by_those_that_are_local(model):
