@@ -40,9 +40,10 @@ def check_method(
     """Runs a method on little data, and makes sure that it does what every method must.
 
     It is offered by the task. Two rounds change something, and lead to finite metrics and a run
-    folder that opens again, to the same bits. So do they if the run is stopped between them; shards
-    of one client lead to the same but for rounding. And what each client sends is what a plain
-    computation by Keras and NumPy gives, as `Trainer.audit` finds.
+    folder that opens again, to the same bits and the same test figures. A run that is stopped
+    between them leads to the same bits; shards of one client to the same but for rounding. And what
+    each client sends is what a plain computation by Keras and NumPy gives, as `Trainer.audit`
+    finds.
 
     Args:
         method: The method, which is registered if it is not yet.
@@ -94,12 +95,18 @@ def check_method(
         )
         with load_run(folder / "run").trained as loaded:
             check_equal("the run, opened again", dict(loaded.weights), expected.weights)
+            part = experiment.data.test
+            support, query = task.for_evaluation(experiment.evaluator.model, part)
+            found = loaded.overall(query, support=support)
+            figures = {name: np.asarray(summary["test"][name]) for name in found}
+            again = {name: np.asarray(value) for name, value in found.items()}
+            check_equal("its test, in a program", again, figures, rounding=1e-5)
         train(experiment, folder / "stopped", rounds=1)
-        again = train(experiment, folder / "stopped")
-        check_equal("a run that was stopped", again.arrays(), expected.arrays())
+        resumed = train(experiment, folder / "stopped")
+        check_equal("a run that was stopped", resumed.arrays(), expected.arrays())
         apart = build_experiment(task, source, chosen, shards=100)
-        found = train(apart, folder / "apart").arrays()
-        check_equal("clients in shards of their own", found, expected.arrays(), rounding=1e-4)
+        sharded = train(apart, folder / "apart").arrays()
+        check_equal("clients in shards of their own", sharded, expected.arrays(), rounding=1e-4)
     if method.is_federated:
         audit = experiment.trainer.audit(rounds=2)
         _require(audit.holds, "; ".join(audit.found))
