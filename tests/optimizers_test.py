@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fedpersonal.client.values import align
 from fedpersonal.errors import UserError
 from fedpersonal.methods.phases import GradientPhase, LookAhead
 from fedpersonal.optimizers import (
@@ -18,7 +19,7 @@ from fedpersonal.optimizers import (
     as_tff_optimizer,
     build_server_optimizer,
 )
-from fedpersonal.tff.optimizers import build_sgdm
+from fedpersonal.tff.optimizers import build_sgdm, build_yogi
 
 
 def _moves(optimizer, rounds: int) -> list[float]:
@@ -53,16 +54,44 @@ def test_an_unknown_one_is_refused():
 KERAS = tf.keras.optimizers
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: KERAS.SGD(0.1, momentum=0.8),
-        lambda: KERAS.Adam(0.05, beta_1=0.7, beta_2=0.9, epsilon=1e-2),
-        lambda: KERAS.AdamW(0.05, weight_decay=0.3, epsilon=1e-2),
-        lambda: KERAS.Adagrad(0.2, initial_accumulator_value=0.4, epsilon=1e-2),
-        lambda: KERAS.legacy.SGD(0.1),
-    ],
-)
+BUILDERS = [
+    lambda: KERAS.SGD(0.1, momentum=0.8),
+    lambda: KERAS.Adam(0.05, beta_1=0.7, beta_2=0.9, epsilon=1e-2),
+    lambda: KERAS.AdamW(0.05, weight_decay=0.3, epsilon=1e-2),
+    lambda: KERAS.Adagrad(0.2, initial_accumulator_value=0.4, epsilon=1e-2),
+    lambda: KERAS.legacy.SGD(0.1),
+]
+
+
+@pytest.mark.parametrize("build", [*BUILDERS, lambda: build_yogi(0.05)])
+def test_a_stack_of_clients_steps_as_each_of_them_alone(build):
+    """To the bit, from states of their own: a client takes no step where it has no batch."""
+    own, random = as_tff_optimizer(build()), np.random.default_rng(0)
+    shapes = {"w": (5,), "b": (), "table": (3, 2)}
+
+    def draw():
+        return {n: tf.constant(random.normal(size=s), tf.float32) for n, s in shapes.items()}
+
+    def stack(parts):
+        return tf.nest.map_structure(lambda *each: tf.stack(each), *parts)
+
+    clients, gradients = [draw() for _ in range(3)], [draw() for _ in range(3)]
+    states = []
+    for count, values in enumerate(clients):
+        state = own.initialize({n: tf.TensorSpec(s) for n, s in shapes.items()})
+        state = tf.nest.map_structure(tf.convert_to_tensor, state)
+        for _ in range(count):
+            state, _ = own.next(state, values, draw())
+        states.append(state)
+    found = own.next(
+        *map(stack, (states, clients, gradients)),
+        align=lambda number, weight: align(number, weight.shape.rank),
+    )
+    expected = stack([own.next(*one) for one in zip(states, clients, gradients)])
+    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize("build", BUILDERS)
 def test_steps_are_kerass_own(build):
     keras, random = build(), np.random.default_rng(0)
     own = as_tff_optimizer(keras)

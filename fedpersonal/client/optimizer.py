@@ -12,7 +12,8 @@ from fedpersonal.errors import UserError
 from fedpersonal.methods.phases import GradientPhase, LookAhead, NeighboursPhase, Phase
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.variables import VariableSpec, check_names
-from fedpersonal.optimizers import Optimizer, as_tff_optimizer
+from fedpersonal.optimizers import Optimizer, ScheduledOptimizer, as_tff_optimizer
+from fedpersonal.tff.optimizers import Stepping
 
 
 def check_phases(model: PartitionedModel, phases: Sequence[Phase]) -> None:
@@ -128,6 +129,8 @@ class ClientOptimizer:
         rows of tables.
         """
         self._optimizer = optimizer
+        plain = optimizer.optimizer if isinstance(optimizer, ScheduledOptimizer) else optimizer
+        self._stepping = plain if isinstance(plain, Stepping) else None
         self.names = set(values)
         self._pull = pull
         self._pulled = [name for name in values if name in pulled]
@@ -194,7 +197,13 @@ class ClientOptimizer:
             dense[name] += self._pull * (values[name] - anchors[name])
         for name, correction in self._added.items():
             dense[name] += correction
-        new_state, new = over_clients(lambda e: self._optimizer.next(*e), (state, values, dense))
+        if self._stepping:  # Vectorising it takes seconds to trace.
+            new_state, new = self._stepping.next(
+                state, values, dense, align=lambda number, weight: align(number, weight.shape.rank)
+            )
+        else:
+            stack = (state, values, dense)
+            new_state, new = over_clients(lambda one: self._optimizer.next(*one), stack)
         return tf.nest.map_structure(
             lambda after, before: where_client(is_active > 0, after, before),
             (dict(new), new_state),

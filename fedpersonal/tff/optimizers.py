@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 State = collections.OrderedDict
+Numbers = Mapping[str, Any]
 Values = Any
 _RATE = "learning_rate"
 # Of the numbers, a weight, its gradient and its slots: the weight after a step, and its slots.
@@ -21,7 +22,7 @@ _Step = Callable[..., tuple]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Stepping:
+class Stepping:
     """An optimizer whose state are numbers, and slots of each weight's shape.
 
     Attributes:
@@ -49,38 +50,53 @@ class _Stepping:
         slots = {name: filled(start) for name, start in self.slots.items()}
         return State({**self.numbers, **slots, **self.last})
 
-    def next(self, state: Any, weights: Values, gradients: Values) -> tuple[Any, Values]:
-        """Returns the next state, and the values after a step."""
+    def next(
+        self,
+        state: Any,
+        weights: Values,
+        gradients: Values,
+        *,
+        align: Callable[[Any, Any], Any] = lambda number, weight: number,
+    ) -> tuple[Any, Values]:
+        """Returns the next state, and the values after a step.
+
+        `align` reshapes a number of the state to be broadcast against a weight, where both are
+        those of a stack of clients.
+        """
         tf.nest.assert_same_structure(weights, gradients)
         new = State(state)
         if "step" in state:
             new["step"] = state["step"] + 1
         leaves = [weights, gradients, *(state[name] for name in self.slots)]
-        made = [self._stepped(new, *leaf) for leaf in zip(*map(tf.nest.flatten, leaves))]
+        numbers = {name: value for name, value in new.items() if name not in self.slots}
+        made = [
+            self._stepped({n: align(v, leaf[0]) for n, v in numbers.items()}, *leaf)
+            for leaf in zip(*map(tf.nest.flatten, leaves))
+        ]
         columns = [list(column) for column in zip(*made)] or [[] for _ in leaves[1:]]
         for name, column in zip(self.slots, columns[1:]):
             new[name] = tf.nest.pack_sequence_as(state[name], column)
         return new, tf.nest.pack_sequence_as(weights, columns[0])
 
-    def _stepped(self, numbers: State, weight: Any, gradient: Any, *slots: Any) -> tuple:
+    def _stepped(self, numbers: Numbers, weight: Any, gradient: Any, *slots: Any) -> tuple:
         if isinstance(gradient, tf.IndexedSlices):
             gradient = tf.convert_to_tensor(gradient)
         return self.step(numbers, weight, gradient, *slots)
 
 
-def build_sgdm(learning_rate: Any = 0.01, momentum: Any = None) -> _Stepping:
+def build_sgdm(learning_rate: Any = 0.01, momentum: Any = None) -> Stepping:
     """Returns SGD, with momentum where it is given."""
     if momentum:
         numbers = {_RATE: learning_rate, "momentum": momentum}
-        return _Stepping(_momentum_step, numbers, {"accumulator": 0.0})
-    return _Stepping(_sgd_step, {_RATE: learning_rate})
+        return Stepping(_momentum_step, numbers, {"accumulator": 0.0})
+    return Stepping(_sgd_step, {_RATE: learning_rate})
 
 
 def build_adam(
     learning_rate: Any, beta_1: Any = 0.9, beta_2: Any = 0.999, epsilon: Any = 1e-7
-) -> _Stepping:
+) -> Stepping:
     """Returns Adam (Kingma and Ba, 2015)."""
-    return _Stepping(_adam_step, _moments(learning_rate, beta_1, beta_2, epsilon), _slots(0.0))
+    return Stepping(_adam_step, _moments(learning_rate, beta_1, beta_2, epsilon), _slots(0.0))
 
 
 def build_adamw(
@@ -89,10 +105,10 @@ def build_adamw(
     beta_2: Any = 0.999,
     epsilon: Any = 1e-7,
     weight_decay: Any = 0.004,
-) -> _Stepping:
+) -> Stepping:
     """Returns Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
     numbers, last = _moments(learning_rate, beta_1, beta_2, epsilon), {"weight_decay": weight_decay}
-    return _Stepping(_adamw_step, numbers, _slots(0.0), last)
+    return Stepping(_adamw_step, numbers, _slots(0.0), last)
 
 
 def build_yogi(
@@ -101,18 +117,18 @@ def build_yogi(
     beta_2: Any = 0.999,
     epsilon: Any = 1e-3,
     initial_preconditioner_value: float = 1e-6,
-) -> _Stepping:
+) -> Stepping:
     """Returns Yogi (Zaheer et al., 2018)."""
     numbers = _moments(learning_rate, beta_1, beta_2, epsilon)
-    return _Stepping(_yogi_step, numbers, _slots(initial_preconditioner_value))
+    return Stepping(_yogi_step, numbers, _slots(initial_preconditioner_value))
 
 
 def build_adagrad(
     learning_rate: Any, initial_preconditioner_value: float = 0.1, epsilon: Any = 1e-7
-) -> _Stepping:
+) -> Stepping:
     """Returns Adagrad (Duchi et al., 2011)."""
     numbers = {_RATE: learning_rate, "epsilon": epsilon}
-    return _Stepping(_adagrad_step, numbers, {"preconditioner": initial_preconditioner_value})
+    return Stepping(_adagrad_step, numbers, {"preconditioner": initial_preconditioner_value})
 
 
 def schedule_learning_rate(optimizer: Any, schedule: Callable[[tf.Tensor], Any]) -> _Scheduled:
@@ -153,30 +169,30 @@ def _slots(start: float) -> dict[str, float]:
     return {"accumulator": 0.0, "preconditioner": start}
 
 
-def _sgd_step(n: State, w: Any, g: Any) -> tuple:
+def _sgd_step(n: Numbers, w: Any, g: Any) -> tuple:
     return (w - tf.cast(n[_RATE], g.dtype) * g,)
 
 
-def _momentum_step(n: State, w: Any, g: Any, a: Any) -> tuple:
+def _momentum_step(n: Numbers, w: Any, g: Any, a: Any) -> tuple:
     a = n["momentum"] * a + g
     return w - n[_RATE] * a, a
 
 
-def _adam_step(n: State, w: Any, g: Any, a: Any, p: Any) -> tuple:
+def _adam_step(n: Numbers, w: Any, g: Any, a: Any, p: Any) -> tuple:
     a, p = _first_moment(n, g, a), _second_moment(n, g, p)
     first, second = _corrections(n)
     rate = n[_RATE] * tf.sqrt(second) / first
     return w - tf.cast(rate, a.dtype) * a / _root(n, p), a, p
 
 
-def _adamw_step(n: State, w: Any, g: Any, a: Any, p: Any) -> tuple:
+def _adamw_step(n: Numbers, w: Any, g: Any, a: Any, p: Any) -> tuple:
     a, p = _first_moment(n, g, a), _second_moment(n, g, p)
     first, second = _corrections(n)
     move = tf.cast(tf.sqrt(second) / first, g.dtype) * a / _root(n, p)
     return w - tf.cast(n[_RATE], g.dtype) * (move + n["weight_decay"] * w), a, p
 
 
-def _yogi_step(n: State, w: Any, g: Any, a: Any, p: Any) -> tuple:
+def _yogi_step(n: Numbers, w: Any, g: Any, a: Any, p: Any) -> tuple:
     a, square = _first_moment(n, g, a), tf.square(g)
     p = p + (1 - tf.cast(n["beta_2"], g.dtype)) * tf.sign(square - p) * square
     first, second = _corrections(n)
@@ -184,24 +200,24 @@ def _yogi_step(n: State, w: Any, g: Any, a: Any, p: Any) -> tuple:
     return w - tf.cast(rate, g.dtype) * a / _root(n, p), a, p
 
 
-def _adagrad_step(n: State, w: Any, g: Any, p: Any) -> tuple:
+def _adagrad_step(n: Numbers, w: Any, g: Any, p: Any) -> tuple:
     p = p + tf.square(g)
     return w - tf.cast(n[_RATE], g.dtype) * g / tf.sqrt(p + tf.cast(n["epsilon"], p.dtype)), p
 
 
-def _first_moment(n: State, g: Any, a: Any) -> Any:
+def _first_moment(n: Numbers, g: Any, a: Any) -> Any:
     return a + (g - a) * (1.0 - tf.cast(n["beta_1"], a.dtype))
 
 
-def _second_moment(n: State, g: Any, p: Any) -> Any:
+def _second_moment(n: Numbers, g: Any, p: Any) -> Any:
     return p + (tf.square(g) - p) * (1.0 - tf.cast(n["beta_2"], p.dtype))
 
 
-def _corrections(n: State) -> tuple[Any, Any]:
+def _corrections(n: Numbers) -> tuple[Any, Any]:
     """Returns what moments that start at 0 are too small by."""
     step = tf.cast(n["step"], tf.float32)
     return 1.0 - tf.pow(n["beta_1"], step), 1.0 - tf.pow(n["beta_2"], step)
 
 
-def _root(n: State, p: Any) -> Any:
+def _root(n: Numbers, p: Any) -> Any:
     return tf.sqrt(p) + tf.cast(n["epsilon"], p.dtype)
