@@ -39,7 +39,13 @@ class LocalOnly(
 
     def algorithm(self) -> Algorithm:
         """Returns what a client does before it predicts."""
-        return Algorithm(self.name, self.phases(), self.local_variables, trains=False)
+        return Algorithm(
+            self.name,
+            self.phases(),
+            self.local_variables,
+            trains=False,
+            rebuilding=self.rebuilding(),
+        )
 
 
 _COMMANDS = ("weighting", "max_update_norm", "standalone_epochs")
