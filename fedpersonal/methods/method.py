@@ -340,12 +340,16 @@ class Method:
         """
         if not hasattr(self._options, "reconstruction"):
             return None
-        optimizer, is_exact = self.optimizer("reconstruction"), self.reconstruction == "ridge"
-        if optimizer is None and not is_exact:
+        if self.reconstruction == "ridge":
+            ridge = RidgePhase("all", self.ridge_l2, self.ridge_bias_l2)
+            if not self.personal():
+                return Rebuilding(None, 0, ridge=ridge)
+        else:
+            ridge = None
+        optimizer, epochs = self.optimizer("reconstruction"), self.reconstruction_epochs
+        if optimizer is None and not ridge:
             return None
-        ridge = RidgePhase("all", self.ridge_l2, self.ridge_bias_l2) if is_exact else None
-        most = self.bound("max_reconstruction_steps")
-        return Rebuilding(optimizer, self.reconstruction_epochs, most, ridge)
+        return Rebuilding(optimizer, epochs, self.bound("max_reconstruction_steps"), ridge)
 
     def personal(self) -> PersonalCopies | None:
         """Returns the copies of global variables that a client has for itself."""
