@@ -313,7 +313,8 @@ class TrainedModel(Evaluator):
         return np.concatenate([known for known, _ in kept_in_parts(self._kept, client_ids)])
 
     def _kept(self, client_ids: Sequence[str] | np.ndarray) -> Kept:
-        if self.kept_by is None:
+        # States alone, such as FedEM's weights of its models, are nothing to predict with.
+        if self.kept_by is None or all(v.is_state for v in self.model.local_variables):
             return np.zeros(len(client_ids), bool), {}
         return self.kept_by([*client_ids])
 
