@@ -188,8 +188,8 @@ class TrainedModel(Evaluator):
 
         Returns:
             A row a client: its name `client`; `num_examples`, which it predicts; `has_kept`,
-            whether it has kept local variables, other than states, from a round; and the loss and each metric
-            before and after personalisation: `loss_before`, `loss_after`, `rmse_before`... Before,
+            whether it has kept local variables, other than states, from a round; and the loss and
+            each metric before and after personalisation: `loss_before`, `loss_after`... Before,
             local variables are initial ones. NaN where a client has nothing to predict. With
             `guess` also its values, such as `rmse_guess`. `round` is the model's, so that a
             `per_client.csv` of another one is not taken for the run's.
