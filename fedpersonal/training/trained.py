@@ -309,12 +309,18 @@ class TrainedModel(Evaluator):
         evaluate = self.pack(support, query, phases, has_kept=brings)
         return evaluate(self.weights, kept if brings else None)
 
+    @property
+    def _keeps_states_alone(self) -> bool:
+        """Whether clients build anew all that they predict with, such as FedEM's weights."""
+        return all(v.is_state for v in self.model.local_variables)
+
     def _has_kept(self, client_ids: np.ndarray) -> np.ndarray:
+        if self._keeps_states_alone:
+            return np.zeros(len(client_ids), bool)
         return np.concatenate([known for known, _ in kept_in_parts(self._kept, client_ids)])
 
     def _kept(self, client_ids: Sequence[str] | np.ndarray) -> Kept:
-        # States alone, such as FedEM's weights of its models, are nothing to predict with.
-        if self.kept_by is None or all(v.is_state for v in self.model.local_variables):
+        if self.kept_by is None:
             return np.zeros(len(client_ids), bool), {}
         return self.kept_by([*client_ids])
 
@@ -345,7 +351,7 @@ class TrainedModel(Evaluator):
         if support is not None and (client is not None or support.num_clients != 1):
             support = _of_clients(support, [client])
         known, kept = self._kept([] if client is None else [client])
-        has_kept = bool(known.any())
+        has_kept = bool(known.any()) and (support is None or not self._keeps_states_alone)
         phases = self.personalization(has_kept, start)
         if client is not None and support is None and phases:
             lacks = "trains its model first" if has_kept else "has kept no local variables"
