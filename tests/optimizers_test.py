@@ -29,7 +29,7 @@ def _moves(optimizer, rounds: int) -> list[float]:
     for _ in range(rounds):
         before = weights["a"]
         state, weights = optimizer.next(state, weights, collections.OrderedDict(a=tf.ones([1])))
-        moves.append(float(before - weights["a"]))
+        moves.append(float((before - weights["a"])[0]))
     return moves
 
 
