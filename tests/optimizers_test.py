@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from fedpersonal.client.values import align
 from fedpersonal.errors import UserError
+from fedpersonal.methods.algorithm import Rebuilding
 from fedpersonal.methods.phases import GradientPhase, LookAhead
 from fedpersonal.optimizers import (
     SERVER_OPTIMIZERS,
@@ -109,13 +110,15 @@ def test_steps_are_kerass_own(build):
 def test_keras_rate_is_that_of_when_a_phase_is_made():
     sgd = KERAS.SGD(0.4)
     first = GradientPhase("all", "all", sgd, optimizers={"a": sgd}, ahead=LookAhead(sgd))
+    rebuilding = Rebuilding(sgd, 1)
     sgd.learning_rate = 0.2
     second = GradientPhase("all", "all", sgd)
-    made = [first.optimizer, first.optimizers["a"], first.ahead.optimizer, second.optimizer]
+    made = [first.optimizer, first.optimizers["a"], first.ahead.optimizer]
+    made += [rebuilding.phase.optimizer, second.optimizer]
     with tf.Graph().as_default():  # Where no variable can be read.
         rates = [as_tff_optimizer(one).initialize({})["learning_rate"] for one in made]
         scheduled = ScheduledOptimizer(second.optimizer, LinearDecay(4)).initialize({})
-    assert rates == pytest.approx([0.4, 0.4, 0.4, 0.2])
+    assert rates == pytest.approx([0.4, 0.4, 0.4, 0.4, 0.2])
     assert scheduled["learning_rate"] == pytest.approx(0.2)
 
 

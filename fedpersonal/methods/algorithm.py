@@ -24,7 +24,7 @@ from fedpersonal.methods.phases import (
     restrict,
 )
 from fedpersonal.model.names import MIXING
-from fedpersonal.optimizers import ScheduledOptimizer
+from fedpersonal.optimizers import ScheduledOptimizer, convert_optimizers
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -137,6 +137,10 @@ class Rebuilding:
     epochs: int
     max_steps: int | None = None
     ridge: RidgePhase | None = None
+
+    def __post_init__(self):
+        if self.optimizer is not None:
+            convert_optimizers(self, "optimizer")
 
     @property
     def phase(self) -> Phase:
@@ -363,10 +367,10 @@ class Algorithm:
         Keras model follow, by its phase; then personal copies, together with them: in the phases
         that train copies, with the optimizer, epochs and steps of `rebuilding`.
 
-        Without, they are built as they are trained: by the phases that move
-        local variables alone (FedRep's head); or, where the algorithm trains both kinds together
-        (FURL, FedPer), by those phases restricted to the local variables, with the same optimizers
-        and as many epochs, without looking ahead.
+        Without `rebuilding`, clients build local variables as they train them: by the phases that
+        move local variables alone (FedRep's head); or, where the algorithm trains both kinds
+        together (FURL, FedPer), by those phases restricted to the local variables, with the same
+        optimizers and as many epochs, without looking ahead.
 
         Args:
             model: The model that evaluation applies, with its personal copies or clusters.

@@ -340,12 +340,11 @@ class Method:
         """
         if not hasattr(self._options, "reconstruction"):
             return None
+        ridge = None
         if self.reconstruction == "ridge":
             ridge = RidgePhase("all", self.ridge_l2, self.ridge_bias_l2)
-            if not self.personal():
+            if not self.personal():  # No copies take steps.
                 return Rebuilding(None, 0, ridge=ridge)
-        else:
-            ridge = None
         optimizer, epochs = self.optimizer("reconstruction"), self.reconstruction_epochs
         if optimizer is None and not ridge:
             return None

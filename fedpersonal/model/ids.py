@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
 import numpy as np
@@ -182,12 +182,7 @@ def _computing(
     """Returns what computes the least and the largest id by the operations between, on the CPU."""
     whole = graph.as_graph_def()
     places = {tensor.op.name for tensor in inputs.values()}
-    part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
-    for node in whole.node:
-        if node.name in operations or node.name in places:
-            part.node.add().CopyFrom(node)
-            kept = [source for source in node.input if not source.startswith("^")]
-            part.node[-1].input[:] = kept
+    part = _extract(whole, operations | places)
     specs = {name: tf.TensorSpec(t.shape, t.dtype) for name, t in inputs.items()}
     placed = {name: tensor.name for name, tensor in inputs.items()}
     wanted = ids.name
@@ -211,16 +206,25 @@ def _computing(
     return compute
 
 
+def _extract(whole: Any, operations: Collection[str]) -> Any:
+    """Returns the definition of a graph's operations by name, without control dependencies."""
+    part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
+    for node in whole.node:
+        if node.name in operations:
+            part.node.add().CopyFrom(node)
+            kept = [source for source in node.input if not source.startswith("^")]
+            part.node[-1].input[:] = kept
+    return part
+
+
 def _find_own_check(
     graph: tf.Graph, inputs: Mapping[str, tf.Tensor], tables: Mapping[str, tf.Variable]
 ) -> OwnCheck | None:
     """Finds assertions, and functions and loops that select rows or assert."""
     whole = graph.as_graph_def()
     calling = _refusing_functions(whole.library.function)
-    nodes, by_place = (
-        {node.name: node for node in whole.node},
-        {t.op.name: n for n, t in inputs.items()},
-    )
+    nodes = {node.name: node for node in whole.node}
+    by_place = {tensor.op.name: name for name, tensor in inputs.items()}
     wanted, operations, sources = [], set(), set()
     for node in whole.node:
         if node.op == "Assert" or node.op in calling or _named_functions(node) & calling:
@@ -235,11 +239,7 @@ def _find_own_check(
     if not wanted:
         return None
     names = tuple(sorted(sources))
-    part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
-    for name in operations:
-        part.node.add().CopyFrom(nodes[name])
-        kept = [source for source in part.node[-1].input if not source.startswith("^")]
-        part.node[-1].input[:] = kept
+    part = _extract(whole, operations)
     captured = {inner.name: outer for outer, inner in graph.captures if inner.op.name in operations}
     specs = {name: tf.TensorSpec(inputs[name].shape, inputs[name].dtype) for name in names}
 
@@ -256,7 +256,7 @@ def _find_own_check(
             for name, outer in captured.items():
                 given[name] = graph.capture(zeros[name].handle if name in zeros else outer)
             made = tf.graph_util.import_graph_def(part, given, wanted, name="checks")
-            with tf.control_dependencies(made):  # What nobody reads would not run.
+            with tf.control_dependencies(made):  # Without readers they would not run.
                 return [tf.identity(tensor) for op in made for tensor in op.outputs]
 
         def reason_of(columns: Mapping[str, np.ndarray]) -> str | None:

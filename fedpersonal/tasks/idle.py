@@ -209,7 +209,7 @@ def _work(task: Task, options: Any, facts: _Facts) -> tuple[list[Any], set[str]]
     algorithm = method.build(options, facts.layers)
     if not algorithm.trains:  # Its phases are a program's.
         options._read.clear()
-        method(options, facts.layers).rebuilding()
+        method(options, facts.layers).rebuilding()  # Clients read this one.
     work: list[Any] = [method.local_layers(options, task.layers)]
     work.append(method.finetuning(options, facts.layers))
     if model is not None:
