@@ -248,6 +248,7 @@ def _parse_flags(program: Program, argv: list[str], *, takes_arguments: bool) ->
     try:
         expanded = option_flags.expand_flagfiles(argv)
         program.define(expanded)
+        expanded = option_flags.rename_former(expanded)
         option_flags.set_by.update(option_flags.files_of(expanded[1:]))
         option_flags.preset.update(option_flags.presets_of(expanded[1:]))
         rest = flags.FLAGS(expanded)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # Flags are read before TensorFlow is imported.
 FLAGS = flags.FLAGS
 # What figures depend on, and what else runs do.
 _OF_FIGURES = ("size", "tasks", "methods", "seeds", "tune", "tuning_seeds", "runtime")
-_OF_RUNS = (*_OF_FIGURES, "settings", "at_once", "ray_address", DATA, MOVIELENS)
+_OF_RUNS = (*_OF_FIGURES, "settings", "jobs", "ray_address", DATA, MOVIELENS)
 
 flags.DEFINE_enum("size", QUICK, ["quick", "full"], "Small data and few rounds, or the real ones.")
 flags.DEFINE_list(
@@ -55,7 +55,7 @@ flags.DEFINE_string(
     "settings", None, "A file of settings found. [default: those that come with it]"
 )
 flags.DEFINE_integer(
-    "at_once",
+    "jobs",
     None,
     "Runs at once. [default: one a processor, where there are 1.5 GB of memory for each; 6 GB in "
     "the full size]",
@@ -105,7 +105,7 @@ def main() -> None:
         pathlib.Path(FLAGS.settings) if FLAGS.settings else KEPT,
         {name: FLAGS[name].value for name in (DATA, MOVIELENS) if FLAGS[name].value},
         {name: value for name, value in given.items() if FLAGS[name].present},
-        FLAGS.at_once,
+        FLAGS.jobs,
         FLAGS.tune,
         FLAGS.tuning_seeds,
     )

@@ -6,11 +6,13 @@ import dataclasses
 import os
 import pathlib
 import re
+import sys
 from collections.abc import Sequence
 
 from absl import flags
 
 from experiments.command import OWN_DATA
+from fedpersonal import former
 from fedpersonal.errors import UserError, did_you_mean
 from fedpersonal.options import Declaration, Options, Value
 
@@ -223,6 +225,24 @@ def _read_lines(path: str) -> tuple[pathlib.Path, list[FromFile]]:
     return found.resolve(), [line for line in lines if line and line[0] != "#"]
 
 
+def rename_former(arguments: Sequence[str]) -> list[str]:
+    """Returns arguments under the present names of flags, and prints a warning for former ones."""
+    renamed: list[str] = []
+    for argument in arguments:
+        if "--" in renamed:  # No flag follows it.
+            renamed.append(argument)
+            continue
+        text, warning = former.present_flag(argument, flags.FLAGS)
+        if warning:
+            print("warning:", warning, file=sys.stderr, flush=True)
+        if text is not argument and isinstance(argument, FromFile):
+            line = FromFile(text)
+            line.file, line.is_preset = argument.file, argument.is_preset
+            text = line
+        renamed.append(text)
+    return renamed
+
+
 def mistake(error: flags.Error) -> str:
     """Returns what absl says against a flag as an option says it: name, value, what is right."""
     said = str(error)
@@ -295,7 +315,8 @@ def read_flagfile(path: str | os.PathLike, options: type[Options]) -> dict[str, 
         _define(declaration, holder)
     flags.DEFINE_string("experiment_name", None, "", flag_values=holder)
     try:
-        rest = holder(expand_flagfiles(["flags", f"--flagfile={os.fspath(path)}"]))
+        expanded = expand_flagfiles(["flags", f"--flagfile={os.fspath(path)}"])
+        rest = holder([former.present_flag(argument, holder)[0] for argument in expanded])
     except flags.Error as error:
         raise UserError(f"{path}: {mistake(error)}") from None
     if rest[1:]:

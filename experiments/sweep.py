@@ -41,7 +41,7 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("draw_seed", 0, "Fixes these draws.", lower_bound=0)
 flags.DEFINE_integer(
-    "at_once",
+    "jobs",
     None,
     "Runs at once. [default: one a processor, where there are 1.5 GB of memory for each]",
     lower_bound=1,
@@ -51,7 +51,10 @@ flags.DEFINE_string(
     "metric", None, "Of validation clients, chooses. [default: the first that the program prints]"
 )
 flags.DEFINE_integer(
-    "beside", 1, "Settings next to the chosen one that are tested, for comparison.", lower_bound=0
+    "runners_up",
+    1,
+    "Settings next to the chosen one that are tested, for comparison.",
+    lower_bound=0,
 )
 flags.DEFINE_string("output_dir", None, "Where all goes. [default: results/sweep_<program>]")
 flags.DEFINE_string("experiment_name", None, "Of a run's flags; not used.")
@@ -79,8 +82,8 @@ def _main(programs: list[str]) -> None:
         range(FLAGS.seeds),
         output_dir,
         FLAGS.metric,
-        FLAGS.at_once,
-        FLAGS.beside,
+        FLAGS.jobs,
+        FLAGS.runners_up,
     )
     sweep.check()
     for line in _check_read(task, sweep, grid):

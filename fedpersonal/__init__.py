@@ -12,7 +12,7 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING
 
-from fedpersonal import errors, runtime
+from fedpersonal import errors, former, runtime
 
 __version__ = "0.2.0"
 
@@ -104,6 +104,9 @@ __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
 
 
 def _load(name: str) -> object:
+    if name in former.PUBLIC:
+        former.warn("name", name, former.PUBLIC[name])
+        return _load(former.PUBLIC[name])
     if name not in _HOMES:
         nearest = errors.did_you_mean(name, _HOMES)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest}")

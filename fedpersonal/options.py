@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import io
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
 
+from fedpersonal import former as former_names
 from fedpersonal.errors import UserError, did_you_mean
 
 Value = Union[bool, int, float, str, tuple, None]
@@ -196,6 +198,7 @@ class Options:
             own[name] = field.type
         said = (cls.__dict__.get("__doc__") or f"Options of {cls.__name__}.").rstrip()
         dataclasses.dataclass(frozen=True)(cls)
+        cls.__init__ = _renaming(cls.__init__)  # type: ignore[method-assign]
         options = [f for f in dataclasses.fields(cls) if "rule" in f.metadata]
         former: dict[str, Declaration] = {}
         for base in reversed(cls.__mro__[1:]):
@@ -261,6 +264,16 @@ class Options:
     def replace(self: _Own, **changes: Value) -> _Own:
         """Returns the options with other values of some."""
         return dataclasses.replace(self, **changes)
+
+
+def _renaming(init: Callable[..., None]) -> Callable[..., None]:
+    """Returns the constructor of options that takes their former names, too."""
+
+    @functools.wraps(init)
+    def renamed(self: Any, *args: Any, **values: Any) -> None:
+        init(self, *args, **former_names.present_arguments(values, self.__dataclass_fields__))
+
+    return renamed
 
 
 def _spread_families(cls: type[Options]) -> dict[str, Any]:

@@ -264,7 +264,7 @@ def test(run: Job) -> None:
         if experiment.has_kept(experiment.data.test) and not experiment.algorithm.personal:
             with load_run(run.path).trained as trained:
                 for start in STARTS[1:]:  # The first is what the summary has.
-                    options = experiment.options.replace(start=start)
+                    options = experiment.options.replace(local_start=start)
                     own = dataclasses.replace(experiment, options=options)
                     starts[start] = summarize(run.task.test(own, trained))
     except TrainingError as error:

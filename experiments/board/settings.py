@@ -27,7 +27,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "*_learning_rate": (0.1, 10.0),
     "proximal": (0.01, 10.0),
     "pull": (0.01, 10.0),
-    "dynamic": (0.01, 10.0),
+    "feddyn_alpha": (0.01, 10.0),
     "envelope": (0.1, 10.0),
     "blend_rate": (0.1, 10.0),
     "num_clusters": (1.0, 4.0),

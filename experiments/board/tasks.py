@@ -22,7 +22,7 @@ QUICK, FULL = "quick", "full"
 BASELINE = "fed_avg_finetuning"
 _STEPS = 10  # Of Per-FedAvg, before it predicts.
 # Weights of terms that pull a model to another one.
-_PULLS = ("pull", "proximal", "dynamic")
+_PULLS = ("pull", "proximal", "feddyn_alpha")
 # The flags that say where data are.
 DATA, MOVIELENS = "data_dir", "movielens_dir"
 

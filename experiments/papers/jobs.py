@@ -93,7 +93,9 @@ class Job:
     def may_differ(self) -> set[str]:
         """Returns the options that do not tell it from other jobs."""
         declared = self.options.declarations().items()
-        names = {n for n, d in declared if d.rule.may_differ and n not in ("total_rounds", "start")}
+        names = {
+            n for n, d in declared if d.rule.may_differ and n not in ("total_rounds", "local_start")
+        }
         read = self.task.method(self.options).options
         if not issubclass(read, FinetuningOptions):
             names |= FinetuningOptions.declarations().keys()

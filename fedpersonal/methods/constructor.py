@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from fedpersonal import former
 from fedpersonal.errors import check_choice, did_you_mean
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import FinetuningOptions, Method, RebuildingOptions
@@ -16,7 +17,7 @@ from fedpersonal.optimizers import OptimizerFamily
 from fedpersonal.options import Declaration
 
 # A program gives these to others: `Trainer`, `Algorithm.stateless_twin`, `ScheduledOptimizer`.
-_OF_RUNS = ("local_steps", "shuffle", "decay_rounds", "local_state", "start")
+_OF_RUNS = ("local_steps", "shuffle", "decay_rounds", "local_state", "local_start")
 
 
 def constructor(
@@ -52,6 +53,7 @@ def constructor(
     further = [name for name in defaults if name not in options]
 
     def make(**arguments: Any) -> Algorithm:
+        arguments = former.present_arguments(arguments, known)
         for name in arguments:
             if name not in known:
                 nearest = did_you_mean(name, known)

@@ -32,15 +32,15 @@ class FedDyn(
 ):
     """What a client of FedDyn does. The paper's server has SGD of rate 1."""
 
-    dynamic: float = option(0.1, "fed_dyn: weight alpha of the dynamic regulariser.", above=0)
+    feddyn_alpha: float = option(0.1, "fed_dyn: weight alpha of the dynamic regulariser.", above=0)
 
     def phases(self) -> tuple[Phase, ...]:
         """Returns the one phase, pulled to what was sent and corrected by g."""
-        return (self.phase("global", proximal=self.dynamic, corrections={"personal": -1.0}),)
+        return (self.phase("global", proximal=self.feddyn_alpha, corrections={"personal": -1.0}),)
 
     def assignments(self) -> tuple[Assignment, ...]:
         """Returns the client's g, from which the distance is taken alpha times."""
-        terms = {"personal": 1.0, "shared": -self.dynamic, "sent": self.dynamic}
+        terms = {"personal": 1.0, "shared": -self.feddyn_alpha, "sent": self.feddyn_alpha}
         return (Assignment("personal", terms),)
 
 

@@ -100,7 +100,7 @@ class KeepingOptions(ClientOptions, RebuildingOptions):
         "Local variables: kept from round to round, or rebuilt in each.",
         choices=("kept", "rebuilt"),
     )
-    start: str = option(
+    local_start: str = option(
         "kept",
         "How seen clients are tested: with the local variables that they kept, with rebuilt ones, "
         "or with kept ones after more local steps.",

@@ -110,7 +110,7 @@ def fed_dyn(
     max_local_steps: int | None = None,
     weighting: Literal["num_examples", "uniform"] = "num_examples",
     max_update_norm: float | None = None,
-    dynamic: float = 0.1,
+    feddyn_alpha: float = 0.1,
     optimizers: Mapping[str, AnyOptimizer] | None = None,
 ) -> Algorithm:
     """Returns what a client of FedDyn does in a round.
@@ -121,7 +121,7 @@ def fed_dyn(
         max_local_steps: Bound on their steps; 0: none.
         weighting: Clients' weights: examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
-        dynamic: fed_dyn: weight alpha of the dynamic regulariser.
+        feddyn_alpha: fed_dyn: weight alpha of the dynamic regulariser.
     """
 
 def fed_em(

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 import fedpersonal
+from fedpersonal import former
 from fedpersonal.errors import UserError, escaped, one_line
 from fedpersonal.files import damaged, digest, digest_with_row, read_json, read_text, to_json
 
@@ -107,6 +108,7 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
             f"{fedpersonal.__version__} cannot open; give another folder."
         )
     config = read_json(path, {"options": dict, "versions": dict}, checked=True)
+    config["options"] = former.present_options(config["options"])
     later, shards = config.get("later_sessions", []), config.get("num_shards", 1)
     if not isinstance(later, list) or type(shards) is not int or shards < 1:
         raise damaged(path)

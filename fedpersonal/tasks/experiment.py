@@ -101,7 +101,7 @@ class Experiment(Built, Generic[OptionsT, DataT]):
                 clients that train rebuild what they have not kept; others nothing that is kept.
             brings_kept: Whether all clients start from what `trained` has for them; None for
                 `has_kept`, where those who have kept nothing rebuild their local variables.
-            start: As of `Evaluator.personalization`; None for `--start`.
+            start: As of `Evaluator.personalization`; None for `--local_start`.
             **options: The others of `Evaluator.pack`.
         """
         evaluator, is_given = self.evaluator, brings_kept is not None
@@ -111,7 +111,7 @@ class Experiment(Built, Generic[OptionsT, DataT]):
             rebuilding = evaluator.rebuilding if rebuilds else ()
             evaluator = dataclasses.replace(evaluator, rebuilding=rebuilding, finetuning=phases)
         if start is None or is_given:
-            start = "kept" if is_given else str(getattr(self.options, "start", "kept"))
+            start = "kept" if is_given else str(getattr(self.options, "local_start", "kept"))
         phases, brings = evaluator.personalization(has_kept, start), has_kept and start != "rebuilt"
         support, query = self.task.for_evaluation(evaluator.model, part)
         # Packing all that clients have trained on takes long, and nothing would read it.

@@ -222,7 +222,7 @@ def _work(task: Task, options: Any, facts: _Facts) -> tuple[list[Any], set[str]]
             work += [rebuilding.of_copies(phase, "personal") for phase in steps]
     algorithm = dataclasses.replace(algorithm, rebuilding=None)
     if algorithm.keeps and facts.has_kept:
-        work.append(getattr(options, "start", "kept"))
+        work.append(getattr(options, "local_start", "kept"))
     if not method.trains:
         return work, options._read
     if not method.is_federated:  # A single client has no other weight.

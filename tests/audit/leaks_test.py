@@ -445,7 +445,7 @@ PERSONAL = {
     "per_fed_avg": per_fed_avg(**WORK, adaptation_optimizer=SGD),
     "pfedme": pfedme(**WORK, inner_optimizer=SGD, inner_steps=2, envelope=2.0),
     "scaffold": scaffold(**WORK),
-    "fed_dyn": fed_dyn(**WORK, dynamic=5.0),
+    "fed_dyn": fed_dyn(**WORK, feddyn_alpha=5.0),
     "ifca": ifca(**WORK),
 }
 

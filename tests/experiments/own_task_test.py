@@ -58,7 +58,7 @@ def _folder(tmp_path_factory):
 
 
 def test_commands_take_an_own_task_by_its_module(folder, run_program, run_commands):
-    grid = ["--grid=hidden_dim=4,8", "--seeds=1", "--at_once=1", "--output_dir=out"]
+    grid = ["--grid=hidden_dim=4,8", "--seeds=1", "--jobs=1", "--output_dir=out"]
     asked = ["-m", "experiments.sweep", MODULE, *grid, "--nocompile"]
     output, errors, status = run_program(*asked, cwd=folder)
     assert (errors, status) == ("", 0)

@@ -26,7 +26,7 @@ RATES = (0.001, 9.5, 0.1)
 ASKED = [
     *("-m", "experiments.sweep", "movielens", "--ratings_file=ratings.csv", "--user_column=who"),
     *("--embedding_dim=3", "--total_rounds=300", "--clients_per_round=4", "--rounds_per_eval=100"),
-    *("--rating_offset=0", "--rounds_per_checkpoint=20", "--seeds=2", "--at_once=2", "--beside=0"),
+    *("--rating_offset=0", "--rounds_per_checkpoint=20", "--seeds=2", "--jobs=2", "--runners_up=0"),
     *(f"--grid=client_learning_rate={','.join(map(str, RATES))}", "--output_dir=out"),
 ]
 

@@ -83,8 +83,8 @@ PULLED = (
 STATES = {
     "scaffold": (CORRECTED, "pooled"),
     "scaffold, pulled": (dataclasses.replace(CORRECTED, phases=PULLED), "stacked"),
-    "fed_dyn": (fed_dyn(**WORK, dynamic=0.7), "stacked"),
-    "fed_dyn by adam": (fed_dyn(client_optimizer=ADAM, dynamic=0.7), "pooled"),
+    "fed_dyn": (fed_dyn(**WORK, feddyn_alpha=0.7), "stacked"),
+    "fed_dyn by adam": (fed_dyn(client_optimizer=ADAM, feddyn_alpha=0.7), "pooled"),
 }
 OFFSETS = {
     "in turn": (GradientPhase("global", "all", SGD), GradientPhase("personal", "all", ADAM)),

@@ -224,7 +224,7 @@ METHODS = {
     "pfedrec": (pfedrec(**WORK, local_optimizer=OWN, local_only_epochs=2), of_pfedrec),
     "furl": (furl(**WORK), of_furl),
     "scaffold": (scaffold(**WORK), of_scaffold),
-    "fed_dyn": (fed_dyn(**WORK, dynamic=PULL), of_fed_dyn),
+    "fed_dyn": (fed_dyn(**WORK, feddyn_alpha=PULL), of_fed_dyn),
     "fed_rod": (FED_ROD, of_fed_rod),
     "fed_ala": (FED_ALA, of_fed_ala),
     "fed_recon": (

@@ -43,7 +43,7 @@ KERNEL = "d/kernel"
 WORK = {"client_optimizer": build_sgdm(RATE), "local_epochs": 2}
 METHODS = {
     "scaffold": scaffold,
-    "fed_dyn": functools.partial(fed_dyn, dynamic=ALPHA),
+    "fed_dyn": functools.partial(fed_dyn, feddyn_alpha=ALPHA),
     "ifca": ifca,
     "fed_em": fed_em,
 }

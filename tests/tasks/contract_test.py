@@ -318,10 +318,10 @@ def test_reptile_goes_a_part_of_the_way_of_fed_avg_and_then_steps_alike(tiny, af
 def test_a_server_that_remembers_goes_on_by_the_share_of_clients(tiny, after_a_round):
     # What the server remembers is a sum over clients, whatever they weigh in the mean.
     average = after_a_round("movielens", "fed_avg", weighting="uniform")
-    experiment = built(tiny, "movielens", "fed_dyn", dynamic=1e-9)
+    experiment = built(tiny, "movielens", "fed_dyn", feddyn_alpha=1e-9)
     share = experiment.options.clients_per_round / experiment.data.train.num_clients
     start = experiment.trainer.untrained().weights
-    found = after_a_round("movielens", "fed_dyn", dynamic=1e-9, weighting="uniform")
+    found = after_a_round("movielens", "fed_dyn", feddyn_alpha=1e-9, weighting="uniform")
     for key, value in average.items():
         # Rows that belong to one client each have no such sum.
         remembered = 0.0 if key in experiment.trainer.model.owned else share

@@ -1,0 +1,128 @@
+"""Names of the version before, which still work in this one, with a warning.
+
+`OPTIONS` holds flags, options of run folders and arguments of methods; `PUBLIC` the names of
+`fedpersonal` itself. Functions rename their arguments by `renamed_arguments`, classes their
+attributes by `FormerAttribute`. The next version deletes this file.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+# Former name to present name.
+OPTIONS = {
+    "at_once": "jobs",
+    "beside": "runners_up",
+    "dynamic": "feddyn_alpha",
+    "start": "local_start",
+}
+PUBLIC: dict[str, str] = {}
+
+_Fn = TypeVar("_Fn", bound=Callable[..., Any])
+
+
+def warn(kind: str, old: str, new: str, *, stacklevel: int = 3) -> None:
+    """Warns that a name is a former one.
+
+    Args:
+        kind: The kind of name, such as `argument`.
+        old: The former name.
+        new: The present name.
+        stacklevel: How many frames above this function the user's code is.
+    """
+    text = f"{kind} {old!r} is now called {new!r}; the next version no longer knows {old!r}"
+    warnings.warn(text, FutureWarning, stacklevel=stacklevel + 1)
+
+
+def renamed_arguments(**former: str) -> Callable[[_Fn], _Fn]:
+    """Returns a decorator that accepts former names of keyword arguments.
+
+    Args:
+        **former: Former name to present name.
+
+    Examples:
+        >>> @renamed_arguments(colour="color")
+        ... def paint(color):
+        ...     return color
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore")
+        ...     paint(colour="red")
+        'red'
+    """
+
+    def decorate(function: _Fn) -> _Fn:
+        @functools.wraps(function)
+        def renamed(*args: Any, **kwargs: Any) -> Any:
+            for old in former.keys() & kwargs.keys():
+                warn("argument", old, former[old])
+                kwargs.setdefault(former[old], kwargs.pop(old))
+            return function(*args, **kwargs)
+
+        return renamed  # type: ignore[return-value]
+
+    return decorate
+
+
+class FormerAttribute:
+    """A former name of an attribute: `guess = FormerAttribute("baseline")` in a class."""
+
+    def __init__(self, new: str):
+        self._new, self._old = new, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._old = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        warn("attribute", self._old, self._new)
+        return getattr(owner if instance is None else instance, self._new)
+
+
+def present_options(values: Mapping[str, Any], present: Collection[str] = ()) -> dict[str, Any]:
+    """Returns options under their present names, without a warning: files keep their names.
+
+    Args:
+        values: Options by name.
+        present: Names that are present ones, whatever they were before.
+    """
+    return {
+        OPTIONS.get(name, name) if name not in present else name: value
+        for name, value in values.items()
+    }
+
+
+def present_arguments(values: Mapping[str, Any], present: Collection[str]) -> dict[str, Any]:
+    """Returns keyword arguments under the options' present names, and warns of former ones.
+
+    Args:
+        values: Arguments by name.
+        present: The names that the function takes.
+    """
+    renamed = {}
+    for name, value in values.items():
+        new = OPTIONS.get(name, name)
+        if name not in present and new in present:
+            warn("argument", name, new)
+            name = new
+        renamed[name] = value
+    return renamed
+
+
+def present_flag(argument: str, present: Collection[str]) -> tuple[str, str]:
+    """Returns a command-line argument with the flag's present name, and the warning, if any.
+
+    Args:
+        argument: An argument, such as `--start=kept`.
+        present: The names of the program's flags.
+    """
+    flag = re.match(r"--?(\w+)", argument)
+    name = flag[1] if flag else ""
+    new = OPTIONS.get(name)
+    if new is None or name in present or new not in present:
+        return argument, ""
+    warning = f"--{name} is now called --{new}; the next version no longer knows --{name}"
+    return argument.replace(name, new, 1), warning
