@@ -1,1 +1,1 @@
-"""Benchmarks, to be run by hand: timing has no place in tests."""
+"""Benchmarks, run by hand, since tests must not depend on timing."""

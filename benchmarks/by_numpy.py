@@ -6,22 +6,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-# What a user's vector starts from, so that all sides start alike.
+# The initial value of a user's vector, equal for all implementations.
 USER_START = 0.1
 # A client's batches, each of items (B,) and ratings (B,).
 Batches = list[tuple[np.ndarray, np.ndarray]]
 
 
 class Steps(NamedTuple):
-    """A client's work.
+    """Local steps of a client.
 
     Attributes:
         batch_size: Examples of a batch.
         rebuilding_rate: Learning rate of the user's vector.
-        client_rate: That of the items' vectors.
+        client_rate: Learning rate of the items' vectors.
         epochs: Passes over the support batches.
-        max_rebuilding: Bound on the steps of all passes.
-        max_updates: Bound on the steps over the query batches.
+        max_rebuilding: Maximum number of steps of all passes.
+        max_updates: Maximum number of steps over the query batches.
     """
 
     batch_size: int
@@ -41,7 +41,11 @@ def cut_batches(rated: np.ndarray, ratings: np.ndarray, *, batch_size: int) -> B
 def train_client(
     items: np.ndarray, batches: Batches, steps: Steps
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Returns the rows that a client changes, their change, and its examples in the update."""
+    """Trains a client.
+
+    Returns:
+        The rows that it changes, their changes, and the number of its query examples.
+    """
     support, query = batches[::2], batches[1::2][: steps.max_updates]
     user = np.full(items.shape[1], USER_START, np.float32)
     looked_up = [(items[rated], ratings) for rated, ratings in support]

@@ -1,4 +1,4 @@
-"""A side that needs other packages: a program in a process and an environment of its own."""
+"""An implementation with other packages, run in a separate process and environment."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class Child:
                 stderr=log,
                 text=True,
                 cwd=ROOT,
-                # Its packages are its environment's.
+                # The program must use the packages of its environment only.
                 env={name: x for name, x in os.environ.items() if name != "PYTHONPATH"},
             )
         self._answer()
 
     def prepare(self, round_number: int) -> None:
-        """Returns nothing: the program knows its cohorts."""
+        """Does nothing: the program has its cohorts."""
 
     def run(self, prepared: None) -> tuple[float, float]:
         """Runs a round, and returns the seconds that the program has measured."""
@@ -72,7 +72,7 @@ class Child:
         return time, processor_time
 
     def weights(self) -> Sequence[np.ndarray]:
-        """Returns the items' vectors; the program has ended."""
+        """Waits for the program to end and returns the items' vectors."""
         self._process.communicate()
         if self._process.returncode:
             raise self._failure()

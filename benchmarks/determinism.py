@@ -1,11 +1,11 @@
-"""Whether the same command ends with the same bytes, under load and when it is interrupted.
+"""Test of determinism: whether a command gives equal bytes under load and when interrupted.
 
     python -m benchmarks.determinism --runs=20
 
-Busy loops share the processors with the runs, a part of which is ended by SIGTERM once a checkpoint
-is there, and run again. Prints a line of JSON: how many runs ended with each outcome, an outcome
-being a hash of the last checkpoint's arrays and of `metrics.csv` without its times. Exits with
-status 1 if there is more than one. What follows `--` is handed on to `experiments.movielens`.
+Busy loops share the processors with the runs. SIGTERM ends some of the runs after their first
+checkpoint; they are then resumed. Prints a line of JSON: the number of runs with each outcome. An
+outcome is a hash of the last checkpoint's arrays and of `metrics.csv` without its times. Exits with
+status 1 if there are several outcomes. Arguments after `--` are passed to `experiments.movielens`.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from absl import flags
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_integer("runs", 4, "Runs.", lower_bound=2)
-flags.DEFINE_integer("interrupted", None, "How many are interrupted. [default: half]")
-flags.DEFINE_integer("at_once", 2, "Runs at the same time.", lower_bound=1)
-flags.DEFINE_integer("busy_loops", 2, "Busy loops a processor.", lower_bound=0)
+flags.DEFINE_integer("runs", 4, "Number of runs.", lower_bound=2)
+flags.DEFINE_integer("interrupted", None, "Number of interrupted runs. [default: half]")
+flags.DEFINE_integer("jobs", 2, "Parallel runs.", lower_bound=1)
+flags.DEFINE_integer("busy_loops", 2, "Busy loops per processor.", lower_bound=0)
 flags.DEFINE_integer("total_rounds", 200, "Rounds of a run.", lower_bound=10)
 
 SECONDS = "seconds"
 
 
 def main(arguments: list[str]) -> None:
-    """Runs them all and compares."""
+    """Starts all runs and compares their outcomes."""
     interrupted = FLAGS.runs // 2 if FLAGS.interrupted is None else FLAGS.interrupted
     with tempfile.TemporaryDirectory() as folder, _load():
         paths = [pathlib.Path(folder, f"run{number}") for number in range(FLAGS.runs)]
-        for start in range(0, len(paths), FLAGS.at_once):
-            some = paths[start : start + FLAGS.at_once]
-            first = {path: _begin(path, arguments) for path in some}
-            for path in some:
+        for start in range(0, len(paths), FLAGS.jobs):
+            parallel = paths[start : start + FLAGS.jobs]
+            first = {path: _begin(path, arguments) for path in parallel}
+            for path in parallel:
                 if paths.index(path) < interrupted:
                     _interrupt(first[path], path)
-            again = [_begin(path, arguments) for path in some if first[path].wait()]
-            for process in again:
+            resumed = [_begin(path, arguments) for path in parallel if first[path].wait()]
+            for process in resumed:
                 _, errors = process.communicate()
                 if process.returncode:
                     sys.exit(f"a run has failed:\n{errors}")
-        found: dict[str, int] = {}
+        outcomes: dict[str, int] = {}
         for path in paths:
             outcome = _outcome(path)
-            found[outcome] = found.get(outcome, 0) + 1
+            outcomes[outcome] = outcomes.get(outcome, 0) + 1
     about = {"runs": FLAGS.runs, "interrupted": interrupted, "rounds": FLAGS.total_rounds}
-    print(json.dumps({**about, "options": arguments, "outcomes": found}))
-    sys.exit(len(found) > 1)
+    print(json.dumps({**about, "options": arguments, "outcomes": outcomes}))
+    sys.exit(len(outcomes) > 1)
 
 
 @contextlib.contextmanager
@@ -90,7 +90,7 @@ def _begin(path: pathlib.Path, arguments: list[str]) -> subprocess.Popen:
 
 
 def _interrupt(process: subprocess.Popen, path: pathlib.Path) -> None:
-    """Ends a run when it has saved a round; one that is done by then is left alone."""
+    """Ends a run once it has saved a round, unless it has finished by then."""
     first = "round_000000.npz"
     while process.poll() is None:
         if any(one.name != first for one in (path / "checkpoints").glob("*.npz")):
@@ -106,7 +106,7 @@ def _outcome(path: pathlib.Path) -> str:
     digest = hashlib.sha256()
     last = max((path / "checkpoints").glob("*.npz"))
     with np.load(last) as arrays:
-        for name in sorted(set(arrays.files) - {"description"}):  # Which holds the times.
+        for name in sorted(set(arrays.files) - {"description"}):  # The description has times.
             digest.update(name.encode() + arrays[name].tobytes())
     with open(path / "metrics.csv", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

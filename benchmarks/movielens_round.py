@@ -1,14 +1,14 @@
-"""One FedRecon round of the paper's MovieLens preset, beside what else could run it.
+"""One FedRecon round of the paper's MovieLens preset, compared with other implementations.
 
     python -m benchmarks.movielens_round --data_dir=path/to/ml-1m
 
-The sides: TFF's own `build_fed_recon`; fedpersonal in this process, plain and compiled by XLA; the
+The implementations: TFF's `build_fed_recon`; fedpersonal in this process, with and without XLA; the
 same round by hand in JAX, `jit(vmap(scan))`, and in Numba; a NumPy loop over clients; and, with
---library, other libraries, each in a process and an environment of its own (`make rivals`). What
-is not installed is left out, with a line that says so. All train the same model from the same
-weights on the same cohorts, ten rounds in turn. Prints a table, and one line of JSON with
-its numbers: medians of time and of processor time, and the largest difference between the global
-weights that result and TFF's. Without --data_dir, ratings of MovieLens-1M's size are generated.
+--library, other libraries, each in a separate process and environment (`make rivals`).
+Implementations that are not installed are skipped with a message. All train the same model from the
+same weights on the same cohorts, ten rounds in turn. Prints a table, and one line of JSON with its
+numbers: medians of time and of processor time, and the largest difference between the resulting
+global weights and TFF's. Without --data_dir, ratings of MovieLens-1M's size are generated.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ LIBRARIES = {
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("data_dir", None, "The folder of MovieLens-1M. [default: generated ratings]")
-flags.DEFINE_integer("rounds", 10, "Rounds timed, of each side.", lower_bound=3)
-flags.DEFINE_integer("clients_per_round", 100, "Clients a round.", lower_bound=1)
-flags.DEFINE_integer("shards", None, "As of the experiments. [default: one a processor]")
+flags.DEFINE_integer("rounds", 10, "Timed rounds of each implementation.", lower_bound=3)
+flags.DEFINE_integer("clients_per_round", 100, "Clients per round.", lower_bound=1)
+flags.DEFINE_integer("shards", None, "Shards of a cohort. [default: one per processor]")
 flags.DEFINE_integer("seed", 0, "Seed.", lower_bound=0)
 flags.DEFINE_multi_enum("library", [], [*LIBRARIES], "A library to time, too; may be repeated.")
-flags.DEFINE_string("page", None, "A page whose table of a round is written anew.")
+flags.DEFINE_string("page", None, "A page whose table of one round is updated.")
 
 BASE, LIMIT = "TFF's `build_fed_recon`", "Numba by hand: loops, one thread"
 ENVIRONMENTS = pathlib.Path(__file__).parents[1] / ".venv" / "rivals"
-# Of generated ratings: as many as MovieLens-1M has.
+# Sizes of generated ratings, equal to MovieLens-1M's.
 USERS, ITEMS = 6040, 3706
 
 
 def main() -> None:
-    """Times all sides and prints the table and the JSON line."""
+    """Times all implementations and prints the table and the JSON line."""
     import json
 
     import tensorflow as tf
@@ -53,8 +53,8 @@ def main() -> None:
     from benchmarks.child import Child
     from benchmarks.rivals import JaxRounds, NumbaRounds, NumpyRounds, TffRounds, pad_cohort
     from benchmarks.side_by_side import (
-        Ours,
         Side,
+        TrainerRounds,
         as_table,
         new_context,
         summarize,
@@ -80,12 +80,12 @@ def main() -> None:
         )
     train = ratings.to_client_dataset().head(300)
     number = FLAGS.clients_per_round
-    options = TASK.settle(
+    options = TASK.with_defaults(
         TASK.options(method="fed_recon", clients_per_round=number, seed=FLAGS.seed)
     )
-    assert options.server_optimizer and options.server_learning_rate  # Settled.
+    assert options.server_optimizer and options.server_learning_rate  # Set by defaults.
     size = options.client_batch_size
-    # Local variables must start alike, and each side would draw its own.
+    # All implementations must start from equal local variables, not from random ones.
     build_model = matrix_factorization(
         num_items=len(ratings.item_ids),
         user_initializer=tf.keras.initializers.Constant(USER_START),
@@ -104,7 +104,7 @@ def main() -> None:
         clients_per_round=number,
         batch_size=size,
         shards=FLAGS.shards,
-        shuffle="never",  # The others take the data's order.
+        shuffle="never",  # The other implementations use the data's order.
         seed=options.seed,
     )
     steps = Steps(
@@ -126,15 +126,15 @@ def main() -> None:
         clients = map(train.client, sample(round_number))
         return [cut_batches(features["item"], y, batch_size=size) for features, y in clients]
 
-    plain = Ours(trainer, new_context("plain"))
+    plain = TrainerRounds(trainer, new_context("plain"))
     (items,) = plain.weights()
-    theirs = TffRounds(
+    tff_rounds = TffRounds(
         build_model, ["user_embedding"], train, sample, options, tf.keras.losses.MeanSquaredError
     )
-    theirs.start_from([items])
+    tff_rounds.start_from([items])
     sides: dict[str, Side] = {
-        BASE: theirs,
-        "fedpersonal, the default": Ours(trainer, new_context("compiled")),
+        BASE: tff_rounds,
+        "fedpersonal, the default": TrainerRounds(trainer, new_context("compiled")),
         "fedpersonal, not compiled (`--nocompile`)": plain,
         "JAX by hand: `jit(vmap(scan))`": JaxRounds(padded, items, steps),
         "NumPy by hand: a loop over clients": NumpyRounds(unpadded, items, steps),
@@ -142,7 +142,7 @@ def main() -> None:
     if importlib.util.find_spec("numba"):
         sides[LIMIT] = NumbaRounds(train, sample, items, steps=steps)
     else:
-        print("Numba is left out: `make benchmark` installs it.")
+        print("Numba is skipped: `make benchmark` installs it.")
     cohorts = [sample(number) for number in range(FLAGS.rounds + 1)]
     for name in FLAGS.library:
         python = ENVIRONMENTS / name / "bin" / "python"
@@ -152,7 +152,7 @@ def main() -> None:
                 command, train=train, cohorts=cohorts, items=items, steps=steps
             )
         else:
-            print(f"{name} is left out: `make rivals` installs it.")
+            print(f"{name} is skipped: `make rivals` installs it.")
     summary = summarize(sides, time_rounds(sides, FLAGS.rounds), base=BASE)
     print(as_table(summary, base=BASE))
     about = {"data": ratings.name, "clients": number, "rounds": FLAGS.rounds}

@@ -1,10 +1,10 @@
-"""One FedRecon round of the next word LSTM, beside TFF's own.
+"""One FedRecon round of the next word LSTM, compared with TFF.
 
     python -m benchmarks.next_word --sizes=paper
 
-TFF's is `build_fed_recon` with Keras' own LSTM and loss. Both take the same steps on the same
+TFF runs `build_fed_recon` with Keras' LSTM and loss. Both take the same steps on the same
 sentences, in turn. Prints a table, and one line of JSON with its numbers. Sentences are random
-tokens that fill the whole length, so that there is no padding to save.
+tokens that fill the whole length, so that no padding can be skipped.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from experiments import launch
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_enum("sizes", "quick", ["paper", "quick"], "Of the model, vocabulary and batches.")
-flags.DEFINE_integer("rounds", 3, "Rounds timed, of TFF's and ours each.", lower_bound=2)
-flags.DEFINE_integer("clients", 20, "Clients of a round.", lower_bound=1)
-flags.DEFINE_integer("sentences", 96, "Sentences of a client.", lower_bound=2)
+flags.DEFINE_enum("sizes", "quick", ["paper", "quick"], "Sizes of model and vocabulary.")
+flags.DEFINE_integer("rounds", 3, "Timed rounds of each implementation.", lower_bound=2)
+flags.DEFINE_integer("clients", 20, "Clients per round.", lower_bound=1)
+flags.DEFINE_integer("sentences", 96, "Sentences per client.", lower_bound=2)
 
 SIZES = {
     "paper": {"embedding_dim": 96, "lstm_units": 670, "projection_dim": 96},
@@ -30,14 +30,21 @@ BASE = "TFF's build_fed_recon"
 
 
 def main() -> None:
-    """Times both and prints."""
+    """Times both implementations and prints the results."""
     import json
 
     import numpy as np
     import tensorflow as tf
 
     from benchmarks.rivals import TffRounds
-    from benchmarks.side_by_side import Ours, Side, as_table, new_context, summarize, time_rounds
+    from benchmarks.side_by_side import (
+        Side,
+        TrainerRounds,
+        as_table,
+        new_context,
+        summarize,
+        time_rounds,
+    )
     from fedpersonal.data.clients import ClientDataset
     from fedpersonal.data.vocabulary import NUM_SPECIAL, Vocabulary
     from fedpersonal.models.next_word import next_word_lstm
@@ -46,7 +53,7 @@ def main() -> None:
     from fedpersonal.training.trainer import Trainer
 
     sizes, words = SIZES[FLAGS.sizes], VOCABULARY[FLAGS.sizes]
-    options = TASK.settle(
+    options = TASK.with_defaults(
         TASK.options(
             method="fed_recon",
             vocab_size=words,
@@ -56,7 +63,7 @@ def main() -> None:
             **sizes,
         )
     )
-    assert options.num_oov_buckets and options.server_optimizer  # Settled.
+    assert options.num_oov_buckets and options.server_optimizer  # Set by defaults.
     assert options.server_learning_rate
     vocabulary = Vocabulary(
         np.array([f"word{i}" for i in range(words)], object), options.num_oov_buckets
@@ -67,14 +74,14 @@ def main() -> None:
         (FLAGS.clients * FLAGS.sentences, options.sequence_length + 1),
         np.int32,
     )
-    token, is_known = tokens[:, :-1], tokens[:, :-1] < vocabulary.num_known
+    token, is_in_vocabulary = tokens[:, :-1], tokens[:, :-1] < vocabulary.num_known
     train = ClientDataset(
         np.array([f"client{i}" for i in range(FLAGS.clients)], object),
         np.arange(0, len(tokens) + 1, FLAGS.sentences),
         {
             "token": token,
-            "known_token": np.where(is_known, token, 0),
-            "oov_token": np.where(is_known, 0, token - vocabulary.num_known),
+            "known_token": np.where(is_in_vocabulary, token, 0),
+            "oov_token": np.where(is_in_vocabulary, 0, token - vocabulary.num_known),
         },
         tokens[:, 1:],
     )
@@ -82,10 +89,10 @@ def main() -> None:
         "num_known": vocabulary.num_known,
         "num_oov_buckets": vocabulary.num_oov_buckets,
     }
-    built = TASK.build(vocabulary_sizes, options)
+    task_build = TASK.build(vocabulary_sizes, options)
     trainer = Trainer(
-        built.model,
-        built.algorithm,
+        task_build.model,
+        task_build.algorithm,
         train,
         server_optimizer=build_server_optimizer(
             options.server_optimizer,
@@ -95,7 +102,7 @@ def main() -> None:
         clients_per_round=FLAGS.clients,
         batch_size=BATCH_SIZE,
         packing="pooled",
-        shuffle="never",  # The others take the data's order.
+        shuffle="never",  # TFF uses the data's order.
     )
     build_keras_model = next_word_lstm(
         **vocabulary_sizes,
@@ -113,10 +120,10 @@ def main() -> None:
             options,
             lambda: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         ),
-        "fedpersonal": Ours(trainer, new_context("compiled")),
+        "fedpersonal": TrainerRounds(trainer, new_context("compiled")),
     }
     seconds = time_rounds(sides, FLAGS.rounds)
-    # Each draws its own initial weights, so there is no difference to tell.
+    # Weights are not compared, since both start from different random weights.
     summary = summarize(sides, seconds, base=BASE, compare=False)
     print(as_table(summary, base=BASE))
     print(json.dumps({"sizes": FLAGS.sizes, "clients": FLAGS.clients, "sides": summary}))

@@ -1,7 +1,7 @@
-"""FedRecon's round by other means: TFF's `build_fed_recon`, JAX and Numba by hand, a NumPy loop.
+"""Other implementations of FedRecon's round: TFF's `build_fed_recon`, JAX, Numba, a NumPy loop.
 
-Each is a side of `side_by_side`. Those by hand train plain matrix factorization by SGD, support and
-query batches in turn.
+Each is a `side_by_side.Side`. All but TFF's train plain matrix factorization by SGD, with support
+and query batches in turn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedpersonal.optimizers import build_server_optimizer
 
 
 class TffRounds:
-    """TFF's own `build_fed_recon`, in TFF's own runtime."""
+    """TFF's `build_fed_recon` in TFF's runtime."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class TffRounds:
         """Builds the process.
 
         Args:
-            build_keras_model: The model; it draws its initial weights.
+            build_keras_model: Builds the model with random initial weights.
             local_layers: Names of its local layers.
             train: The clients.
-            sample: Round number to the indices of its clients.
-            options: FedRecon's, settled.
+            sample: Maps a round number to the indices of its clients.
+            options: FedRecon's options, with defaults.
             loss: The loss.
         """
         self._train, self._sample = train, sample
@@ -74,7 +74,7 @@ class TffRounds:
             self._state = self._process.initialize()
 
     def start_from(self, weights: Sequence[np.ndarray]) -> None:
-        """Takes global variables as the model's."""
+        """Sets the global variables."""
         start = tff.learning.models.ModelWeights(trainable=list(weights), non_trainable=[])
         with self._installed():
             self._state = self._process.set_model_weights(self._state, start)
@@ -122,7 +122,7 @@ class PaddedCohort(NamedTuple):
 
     Attributes:
         rows: int32 (C, R): the items that each client has rated, then 0.
-        places: int32 (C, N, B): where among its `rows` an example's item is.
+        places: int32 (C, N, B): the position of an example's item among `rows`.
         ratings: float32 (C, N, B).
         mask: float32 (C, N, B): 1 for an example.
         num_batches: int32 (C,).
@@ -141,25 +141,25 @@ def pad_cohort(train: ClientDataset, indices: np.ndarray, *, batch_size: int) ->
     batches = pad_batches(train, indices, batch_size=batch_size)
     missing = -(-most // batch_size) - batches.mask.shape[1]
 
-    def longer(array: np.ndarray) -> np.ndarray:
+    def pad(array: np.ndarray) -> np.ndarray:
         return np.pad(array, ((0, 0), (0, missing), (0, 0)))
 
-    mask = longer(batches.mask)
-    rows, places = touched_rows(longer(batches.features["item"]), mask)
+    mask = pad(batches.mask)
+    rows, places = touched_rows(pad(batches.features["item"]), mask)
     return PaddedCohort(
         rows=np.pad(rows, ((0, 0), (0, most - rows.shape[1]))),
         places=places,
-        ratings=longer(batches.labels),
+        ratings=pad(batches.labels),
         mask=mask,
         num_batches=mask.any(-1).sum(-1).astype(np.int32),
     )
 
 
 class JaxRounds:
-    """By hand in JAX: `jit(vmap(scan))`, on the rows that clients touch alone."""
+    """An implementation in JAX: `jit(vmap(scan))`, only on the rows that clients touch."""
 
     def __init__(self, cohort: Callable[[int], PaddedCohort], items: np.ndarray, steps: Steps):
-        """Takes what gives a round's clients, the items' vectors (items, K) and the steps."""
+        """Takes a function from round to clients, the items' vectors (items, K), the steps."""
         self.prepare = cohort
         self._items = jnp.asarray(items)
         self._next = jax.jit(lambda items, cohort: _jax_round(items, cohort, steps))
@@ -219,7 +219,7 @@ class NumpyRounds:
     """A plain NumPy loop over clients and steps."""
 
     def __init__(self, cohort: Callable[[int], list[Batches]], items: np.ndarray, steps: Steps):
-        """Takes what gives a round's clients, the items' vectors (items, K) and the steps."""
+        """Takes a function from round to clients, the items' vectors (items, K), the steps."""
         self.prepare = cohort
         self._items, self._steps = items.copy(), steps
 
@@ -238,15 +238,15 @@ class NumpyRounds:
 
 
 class NumbaRounds:
-    """By hand in Numba: loops over clients, steps and numbers, in one thread; the practical limit.
+    """An implementation in Numba: single-threaded loops, as a practical limit.
 
-    `make benchmark` installs it; the library needs none of it.
+    `make benchmark` installs Numba; the library does not use it.
     """
 
     def __init__(
         self, train: ClientDataset, sample: Callable[[int], np.ndarray], items: np.ndarray, *, steps
     ):
-        """Takes the clients, what draws a round's, the items' vectors (items, K) and the steps."""
+        """Takes the data, a sampler of clients, the items' vectors (items, K) and the steps."""
         import numba
 
         self._train, self._sample = train, sample
@@ -254,7 +254,7 @@ class NumbaRounds:
         self._round = numba.njit(fastmath=True)(_numba_round)
 
     def prepare(self, round_number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the items and the ratings of a round's clients, and where each begins."""
+        """Returns the items and the ratings of a round's clients, and the clients' offsets."""
         cohort = self._train.subset(self._sample(round_number))
         return cohort.features["item"], cohort.labels, cohort.offsets
 

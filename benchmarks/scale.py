@@ -1,17 +1,16 @@
-"""Rounds of very many clients, of very many items and of very large cohorts.
+"""Rounds with very large numbers of clients and items, and with very large cohorts.
 
     python -m benchmarks.scale --cases=rebuilt,kept --cohorts=100,1000
 
-Each measurement has a process of its own and prints a line of JSON: seconds until the data are
-there, until the first round is done and of opening a store; milliseconds (medians) of making a
-cohort, which training hides by making it a round ahead, of a round, and of committing what clients
-keep; and peak memory.
+Each measurement runs in a separate process and prints a line of JSON: seconds until the data are
+ready, until the first round has ended, and for opening a store; medians in milliseconds of making a
+cohort (training hides this time by making it one round ahead), of a round, and of committing the
+values that clients keep; and peak memory.
 
 The cases: `rebuilt` and `kept`, matrix factorization with vectors of 50 floats that clients rebuild
-or keep, all of them in the store beforehand; `items`, with 100 clients a round; `evaluation`, of
-unseen clients, who have 3 to 300 ratings: seconds until they are packed, until their results are
-there, before and after their vectors are rebuilt, and until those are in the run folder and on its
-page.
+or keep, with all kept vectors in the store beforehand; `items`, with 100 clients per round;
+`evaluation`, of unseen clients with 3 to 300 ratings: seconds for packing them, for their results
+before and after rebuilding their vectors, and for writing results to the run folder and its page.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 
 CASES = ("rebuilt", "kept", "items", "evaluation")
-flags.DEFINE_list("cases", ["rebuilt", "kept"], "Of " + ", ".join(CASES) + ".")
-flags.DEFINE_integer("clients", 1_000_000, "How many clients have ratings.", lower_bound=1)
-flags.DEFINE_list("ratings", ["3", "20"], "Ratings of a client.")
-flags.DEFINE_list("cohorts", ["100", "1000", "10000"], "Clients a round.")
-flags.DEFINE_list("items", ["100000", "1000000"], "Of the case `items`.")
+flags.DEFINE_list("cases", ["rebuilt", "kept"], "Cases, among " + ", ".join(CASES) + ".")
+flags.DEFINE_integer("clients", 1_000_000, "Clients with ratings.", lower_bound=1)
+flags.DEFINE_list("ratings", ["3", "20"], "Ratings per client.")
+flags.DEFINE_list("cohorts", ["100", "1000", "10000"], "Clients per round.")
+flags.DEFINE_list("items", ["100000", "1000000"], "Items of the case `items`.")
 flags.DEFINE_list("evaluated", ["1000", "10000", "100000"], "Clients of the case `evaluation`.")
-flags.DEFINE_integer("rounds", 5, "Rounds timed, each.", lower_bound=1)
-flags.DEFINE_integer("shards", None, "As of the experiments. [default: one a processor]")
+flags.DEFINE_integer("rounds", 5, "Timed rounds of each measurement.", lower_bound=1)
+flags.DEFINE_integer("shards", None, "Shards of a cohort. [default: one per processor]")
 
 FEW_ITEMS = 3706
 _ROWS_A_COMMIT = 100_000
 
 
 def main() -> None:
-    """Measures everything that is asked for."""
+    """Runs all measurements that the flags select."""
     import itertools
 
     from experiments.children import run_in_child
 
-    wanted: list[dict[str, int]] = []
+    measurements: list[dict[str, int]] = []
     for case in FLAGS.cases:
         if case == "evaluation":
             for clients in FLAGS.evaluated:
@@ -59,23 +58,23 @@ def main() -> None:
             continue
         if case == "items":
             ratings = {"clients": 6040, "ratings": 100, "cohort": 100}
-            wanted += [{"keeps": 0, "items": int(n), **ratings} for n in FLAGS.items]
+            measurements += [{"keeps": 0, "items": int(n), **ratings} for n in FLAGS.items]
             continue
         for each, cohort in itertools.product(FLAGS.ratings, FLAGS.cohorts):
             sizes = {"items": FEW_ITEMS, "ratings": int(each), "cohort": int(cohort)}
-            wanted.append({"keeps": int(case == "kept"), "clients": FLAGS.clients, **sizes})
-    for sizes in wanted:
+            measurements.append({"keeps": int(case == "kept"), "clients": FLAGS.clients, **sizes})
+    for sizes in measurements:
         run_in_child(measure, sizes, FLAGS.rounds, FLAGS.shards)
 
 
 def measure(sizes: Mapping[str, int], rounds: int, shards: int | None) -> None:
-    """Trains for some rounds and prints the line.
+    """Trains for a number of rounds and prints the JSON line.
 
     Args:
-        sizes: Whether each client `keeps` its vector; how many `clients`, `ratings` of each and
-            `items` there are; and clients in a `cohort`.
-        rounds: Rounds timed, after the first.
-        shards: Into how many a cohort is divided.
+        sizes: Whether each client `keeps` its vector; the numbers of `clients`, of `ratings` per
+            client and of `items`; and the number of clients in a `cohort`.
+        rounds: Timed rounds, after the first.
+        shards: Number of shards of a cohort.
     """
     import contextlib
     import json
@@ -102,10 +101,10 @@ def measure(sizes: Mapping[str, int], rounds: int, shards: int | None) -> None:
     options = TASK.options(
         method="furl" if sizes["keeps"] else "fed_recon",
         clients_per_round=sizes["cohort"],
-        # A client of few ratings must have batches for its query set.
+        # A client with few ratings must have batches for its query set.
         client_batch_size=min(5, sizes["ratings"] // 2),
     )
-    source = _draw_ratings(sizes["clients"], sizes["ratings"], sizes["items"])
+    source = _random_ratings(sizes["clients"], sizes["ratings"], sizes["items"])
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         with timed("build"):
             experiment = build_experiment(TASK, source, options, shards=shards)
@@ -113,7 +112,7 @@ def measure(sizes: Mapping[str, int], rounds: int, shards: int | None) -> None:
         store, sizes_on_disk = None, {}
         if sizes["keeps"]:
             path = os.path.join(folder, "store")
-            _fill(path, trainer.model.local_variables, experiment.data.train.client_ids)
+            _fill_store(path, trainer.model.local_variables, experiment.data.train.client_ids)
             with timed("open"):
                 store = LocalStateStore.open(path, trainer.model.local_variables)
             stack.callback(store.close)
@@ -131,9 +130,9 @@ def measure(sizes: Mapping[str, int], rounds: int, shards: int | None) -> None:
                     StoreCheckpoints(store).save(number, {"state": state})
     first = [seconds[what].pop(0) for what in ("build", "initialize", "cohort", "round")]
     medians = {
-        f"{what}_ms": round(1000 * statistics.median(own), 1)
-        for what, own in seconds.items()
-        if own
+        f"{what}_ms": round(1000 * statistics.median(times), 1)
+        for what, times in seconds.items()
+        if times
     }
     report = {
         **sizes,
@@ -147,7 +146,7 @@ def measure(sizes: Mapping[str, int], rounds: int, shards: int | None) -> None:
 
 
 def evaluate(clients: int, shards: int | None) -> None:
-    """Evaluates so many clients, writes their results, and prints the line."""
+    """Evaluates a number of clients, writes their results, and prints the JSON line."""
     import json
     import tempfile
     import time
@@ -157,15 +156,15 @@ def evaluate(clients: int, shards: int | None) -> None:
     from fedpersonal import runtime
     from fedpersonal.data.splits import split_support_query
     from fedpersonal.runs.folder import RunFolder
-    from fedpersonal.runs.tested import TestReport, report_run
+    from fedpersonal.runs.tested import EvaluationReport, report_run
     from fedpersonal.tasks.experiment import build_experiment
     from fedpersonal.tasks.ratings.task import TASK
     from fedpersonal.tasks.task import EvaluationSet
 
     options = TASK.options(method="fed_recon")
-    # Many have few ratings, and few many.
-    each = (3 * 100 ** np.random.default_rng(1).random(clients) ** 2).astype(int)
-    source = _draw_ratings(clients, each, FEW_ITEMS)
+    # Most clients have few ratings.
+    counts = (3 * 100 ** np.random.default_rng(1).random(clients) ** 2).astype(int)
+    source = _random_ratings(clients, counts, FEW_ITEMS)
     experiment = build_experiment(TASK, source, options, shards=shards)
     sets = split_support_query(source.to_client_dataset(), batch_size=options.client_batch_size)
     times = [time.perf_counter()]
@@ -175,9 +174,9 @@ def evaluate(clients: int, shards: int | None) -> None:
         results = evaluation(trained)
         times.append(time.perf_counter())
         folder = RunFolder.open(path, {"method": options.method})
-        told = {"dataset": source.name, "method": options.method, "rounds": 0}
+        description = {"dataset": source.name, "method": options.method, "rounds": 0}
         folder.write_boundary([])
-        report_run(folder, TestReport(results), description=told, guesses={})
+        report_run(folder, EvaluationReport(results), description=description, baselines={})
         times.append(time.perf_counter())
     seconds = [round(end - start, 1) for start, end in zip(times, times[1:])]
     report = {
@@ -189,14 +188,14 @@ def evaluate(clients: int, shards: int | None) -> None:
     print(json.dumps(report), flush=True)
 
 
-def _draw_ratings(users: int, each: int | np.ndarray, items: int) -> Ratings:
-    """Returns random ratings, as quickly as may be; `each` is how many a user has."""
+def _random_ratings(users: int, counts: int | np.ndarray, items: int) -> Ratings:
+    """Generates random ratings quickly; `counts` is the number of ratings per user."""
     import numpy as np
 
     from fedpersonal.data.ratings import Ratings
 
     random = np.random.default_rng(0)
-    raters = np.repeat(np.arange(users, dtype=np.int32), each)
+    raters = np.repeat(np.arange(users, dtype=np.int32), counts)
     return Ratings(
         name="random",
         users=raters,
@@ -208,8 +207,8 @@ def _draw_ratings(users: int, each: int | np.ndarray, items: int) -> Ratings:
     )
 
 
-def _fill(path: str, variables: Sequence[VariableSpec], names: np.ndarray) -> None:
-    """Gives every client named a row in a store."""
+def _fill_store(path: str, variables: Sequence[VariableSpec], names: np.ndarray) -> None:
+    """Writes a row for each of these clients to a store."""
     import contextlib
 
     import numpy as np
@@ -219,12 +218,12 @@ def _fill(path: str, variables: Sequence[VariableSpec], names: np.ndarray) -> No
     random = np.random.default_rng(0)
     with contextlib.closing(LocalStateStore.open(path, variables)) as store:
         for start in range(0, len(names), _ROWS_A_COMMIT):
-            some = names[start : start + _ROWS_A_COMMIT].tolist()
+            chunk = names[start : start + _ROWS_A_COMMIT].tolist()
             values = {
-                v.name: random.normal(size=[len(some), *v.shape]).astype(np.float32)
+                v.name: random.normal(size=[len(chunk), *v.shape]).astype(np.float32)
                 for v in store.variables
             }
-            store.commit(dict(zip(some, store.pack(values))), SavedRun(0, b""))
+            store.commit(dict(zip(chunk, store.pack(values))), SavedRun(0, b""))
 
 
 if __name__ == "__main__":

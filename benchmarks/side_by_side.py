@@ -1,4 +1,4 @@
-"""Some rounds of several sides in turn, on one machine, so that all meet the same noise."""
+"""Timing of rounds of several implementations in turn, on one machine, under equal conditions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedpersonal import runtime
 from fedpersonal.runs.kept import Rounds
 from fedpersonal.training.trainer import Trainer
 
-# What `use_runtime` takes, by the names that sides have: TFF's own runtime, and this process.
+# Name to arguments of `use_runtime`: TFF's runtime, and this process without and with XLA.
 _RUNTIMES: Mapping[str, Mapping[str, Any]] = {
     "tff": {"name": "tff"},
     "plain": {"name": "local", "compile": False},
@@ -28,31 +28,31 @@ _RUNTIMES: Mapping[str, Mapping[str, Any]] = {
 
 _ROUNDS_A_TURN = 10
 
-# Each side's rounds: time and processor time.
+# Name of an implementation to time and processor time of each of its rounds.
 Seconds = Mapping[str, Sequence[tuple[float, float]]]
 
 
 class Side(Protocol):
-    """Something whose rounds are timed."""
+    """An implementation whose rounds are timed."""
 
     def prepare(self, round_number: int) -> Any:
-        """Returns what a round takes; it is not timed."""
+        """Returns the input of a round; this is not timed."""
 
     def run(self, prepared: Any) -> Any:
-        """Runs a round; a side in a process of its own returns its time and processor time."""
+        """Runs a round; one in another process returns its time and processor time."""
 
     def weights(self) -> Sequence[np.ndarray]:
         """Returns the global variables after the last round."""
 
 
 def new_context(name: str) -> tff.framework.SyncContext:
-    """Returns a TFF context of its own; `name` is `tff`, `plain` or `compiled`."""
+    """Returns a new TFF context; `name` is `tff`, `plain` or `compiled`."""
     runtime.use_runtime(**_RUNTIMES[name])
     return tff.framework.get_context_stack().current
 
 
-class Ours:
-    """Rounds of a trainer whose clients keep nothing."""
+class TrainerRounds:
+    """Rounds of a trainer whose clients have no kept values."""
 
     def __init__(self, trainer: Trainer, context: tff.framework.SyncContext):
         """Takes the trainer, and the context in which it computes."""
@@ -79,11 +79,11 @@ class Ours:
 
 
 def time_rounds(sides: Mapping[str, Side], rounds: int) -> Seconds:
-    """Runs each side's rounds 0 to `rounds`, and returns the seconds of each: time, processor time.
+    """Runs rounds 0 to `rounds` of each implementation; returns time and processor time in seconds.
 
-    Some rounds follow each other, as in training, before the next side has its turn: a first one
-    finds what the others have left in the processor's caches. Round 0 is the first to trace and
-    compile: medians leave it out.
+    Several rounds run in sequence, as in training, before the next implementation has its turn,
+    since the first of them finds other data in the processor's caches. Round 0 traces and compiles;
+    medians exclude it.
     """
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     with runtime.shard_threads():  # As in `Trainer.fit`.
@@ -92,9 +92,9 @@ def time_rounds(sides: Mapping[str, Side], rounds: int) -> Seconds:
             for name, round_number in itertools.product(sides, turn):
                 prepared = sides[name].prepare(round_number)
                 begin = time.perf_counter(), time.process_time()
-                told = sides[name].run(prepared)
+                measured = sides[name].run(prepared)
                 end = time.perf_counter(), time.process_time()
-                seconds[name].append(told or (end[0] - begin[0], end[1] - begin[1]))
+                seconds[name].append(measured or (end[0] - begin[0], end[1] - begin[1]))
     return seconds
 
 
@@ -105,42 +105,45 @@ def summarize(
     base: str,
     compare: bool = True,
 ) -> dict[str, dict[str, float]]:
-    """Returns, side by side, what came of it: times, times as fast as `base`, and differences.
+    """Returns times, speed-ups over `base`, and differences of weights, by implementation.
 
     Args:
-        sides: The sides.
-        seconds: What `time_rounds` has returned.
-        base: The side that the others are compared with.
-        compare: Whether all began with the same weights, so that they must end alike.
+        sides: The implementations.
+        seconds: The result of `time_rounds`.
+        base: The implementation that the others are compared with.
+        compare: Whether all started from the same weights, so that their weights are compared.
     """
     medians, processor = (
-        {name: statistics.median([one[kind] for one in own[1:]]) for name, own in seconds.items()}
+        {
+            name: statistics.median([one[kind] for one in times[1:]])
+            for name, times in seconds.items()
+        }
         for kind in (0, 1)
     )
     summary = {
         name: {
             "milliseconds": round(1000 * medians[name], 2),
             "processor_milliseconds": round(1000 * processor[name], 2),
-            "first_milliseconds": round(1000 * own[0][0]),
+            "first_milliseconds": round(1000 * times[0][0]),
             "times_as_fast": round(medians[base] / medians[name], 2),
         }
-        for name, own in seconds.items()
+        for name, times in seconds.items()
     }
-    theirs = sides[base].weights() if compare else []
+    expected = sides[base].weights() if compare else []
     for name, side in sides.items() if compare else ():
-        differences = [np.abs(np.subtract(a, b)).max() for a, b in zip(side.weights(), theirs)]
+        differences = [np.abs(np.subtract(a, b)).max() for a, b in zip(side.weights(), expected)]
         summary[name]["largest_weight_difference"] = float(max(differences))
     return summary
 
 
 def as_table(summary: Mapping[str, Mapping[str, float]], *, base: str) -> str:
-    """Returns a summary as a table to read."""
+    """Formats a summary as a table."""
     headers = [
-        "side",
-        "ms a round",
-        "of processors",
+        "implementation",
+        "ms per round",
+        "processor ms",
         "first call ms",
-        f"times {base}",
+        f"speed-up over {base}",
         "largest difference",
     ]
     rows = [[name, *values.values()] for name, values in summary.items()]
@@ -152,13 +155,14 @@ def as_table(summary: Mapping[str, Mapping[str, float]], *, base: str) -> str:
 def write_table(
     path: pathlib.Path, summary: Mapping[str, Mapping[str, float]], *, base: str, limit: str
 ) -> None:
-    """Writes a page's table anew: times as fast as `base`, and processor time, times `limit`'s.
+    """Updates a page's table: speed-ups over `base`, and processor times as multiples of `limit`'s.
 
     Args:
         path: The page; the table begins with a line `| one round | ...`.
-        summary: What `summarize` has returned.
-        base: The side that times are compared with; it computes in processes that are not counted.
-        limit: The side that processor times are compared with.
+        summary: The result of `summarize`.
+        base: The implementation that times are compared with. It has no processor time, since it
+            computes in processes that are not measured.
+        limit: The implementation that processor times are compared with.
     """
     least = summary[limit]["processor_milliseconds"]
     rows = []
@@ -166,10 +170,10 @@ def write_table(
         processor = "" if name == base else _two_digits(one["processor_milliseconds"] / least)
         rows.append(f"| {name} | {_two_digits(one['times_as_fast'])} | {processor} |\n")
     text = path.read_text(encoding="utf-8")
-    found = re.search(r"^\| one round \|.*\n\|[- |]+\n((?:\|.*\n)+)", text, re.MULTILINE)
-    if not found:
+    table = re.search(r"^\| one round \|.*\n\|[- |]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+    if not table:
         raise ValueError(f"{path} has no table that begins with | one round |")
-    path.write_text(text[: found.start(1)] + "".join(rows) + text[found.end(1) :], encoding="utf-8")
+    path.write_text(text[: table.start(1)] + "".join(rows) + text[table.end(1) :], encoding="utf-8")
 
 
 def _two_digits(number: float) -> str:

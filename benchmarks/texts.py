@@ -1,13 +1,14 @@
-"""How near a preset's rounds are to the machine's matrix products.
+"""Comparison of a preset's rounds with the machine's speed of matrix products.
 
     python -m benchmarks.texts --preset=stackoverflow_quick
     python -m benchmarks.texts --preset=reddit_paper --data_dir=path/to/data
 
 Prints a line of JSON: the time of a round; its processor time, and that of making its clients'
-batches; how many billions of multiplications and additions the products of its examples with the
-model's matrices need, without padding and attention; how many a second the machine does in a large
-product, and in one of the model's largest matrix with one batch; and which share of the round they
-would take at either rate. All is of the quickest round, for others may use the machine.
+batches; the billions of multiplications and additions in products of its examples with the model's
+matrices, without padding and attention; the machine's rate of these operations in a large product,
+and in a product of the model's largest matrix with one batch; and the share of the round's time
+that the operations would take at either rate. All figures are of the fastest round, since other
+programs may use the machine.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from experiments import launch
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("preset", "reddit_quick", "Of experiments/presets, of texts.")
-flags.DEFINE_string("data_dir", None, "As of the experiments. [default: generated texts]")
-flags.DEFINE_string("base_model", None, "As of experiments.tv_shows.")
-flags.DEFINE_integer("rounds", 30, "Rounds timed.", lower_bound=1)
+flags.DEFINE_string("preset", "reddit_quick", "A preset of experiments/presets with texts.")
+flags.DEFINE_string("data_dir", None, "The folder of the texts. [default: generated texts]")
+flags.DEFINE_string("base_model", None, "The base model, for presets of experiments.tv_shows.")
+flags.DEFINE_integer("rounds", 30, "Timed rounds.", lower_bound=1)
 
-# The task by how the preset's name begins.
+# Prefix of a preset's name to task.
 TASKS = {"films": "reddit", "reddit": "reddit", "stackoverflow": "stackoverflow", "tv": "tv_shows"}
 LARGE, WARM = 2048, 3
 
 
 def main() -> None:
-    """Times the rounds and prints."""
+    """Times the rounds and prints the results."""
     from experiments.option_flags import read_flagfile
     from fedpersonal import runtime
     from fedpersonal.tasks.experiment import build_experiment
@@ -44,16 +45,16 @@ def main() -> None:
 
     task = all_tasks()[TASKS[FLAGS.preset.split("_")[0]]]
     path = pathlib.Path(launch.__file__).parent / "presets" / f"{FLAGS.preset}.flags"
-    named = ("data_dir", "base_model")
-    given = {name: FLAGS[name].value for name in named if FLAGS[name].value}
-    options = task.options(**{**read_flagfile(path, task.options), **given})
+    paths = ("data_dir", "base_model")
+    values = {name: FLAGS[name].value for name in paths if FLAGS[name].value}
+    options = task.options(**{**read_flagfile(path, task.options), **values})
     runtime.use_runtime("local", compile=True)
     experiment = build_experiment(task, task.read(options), options)
     seconds, processor, packing, operations = min(run_rounds(experiment))
     batch = experiment.options.client_batch_size
-    largest = max([(1, 1), *matrices(experiment.model)], key=math.prod)  # A linear one has none.
+    largest = max([(1, 1), *matrices(experiment.model)], key=math.prod)  # May have no matrices.
     large, small = rate(LARGE, LARGE, LARGE), rate(batch, *largest)
-    found = {
+    results = {
         "milliseconds": 1e3 * seconds,
         "processor_milliseconds": 1e3 * processor,
         "packing_processor_milliseconds": 1e3 * packing,
@@ -64,16 +65,16 @@ def main() -> None:
         "share_of_small": operations / seconds / small,
     }
     about = {"preset": FLAGS.preset, "small": [batch, *largest]}
-    print(json.dumps({**about, **{name: round(value, 3) for name, value in found.items()}}))
+    print(json.dumps({**about, **{name: round(value, 3) for name, value in results.items()}}))
 
 
 def run_rounds(experiment: Any) -> list[tuple[float, float, float, float]]:
-    """Returns each round's time, processor time, that of its batches, and operations."""
+    """Returns each round's time, processor time, processor time of batches, and operations."""
     from fedpersonal import runtime
     from fedpersonal.runs.kept import Rounds
     from fedpersonal.runs.store import LocalStateStore
 
-    trainer, found = experiment.trainer, []
+    trainer, results = experiment.trainer, []
     with tempfile.TemporaryDirectory() as folder, runtime.shard_threads():
         store = None
         if experiment.algorithm.keeps:
@@ -86,32 +87,35 @@ def run_rounds(experiment: Any) -> list[tuple[float, float, float, float]]:
             packed, before = time.process_time(), time.perf_counter()
             state = rounds.next(state, cohort).state
             times = time.perf_counter() - before, time.process_time() - packed, packed - began
-            found.append((*times, count_operations(experiment, cohort)))
+            results.append((*times, count_operations(experiment, cohort)))
         if store:
             store.close()
-    return found[WARM:]
+    return results[WARM:]
 
 
 def rate(rows: int, inner: int, columns: int) -> float:
-    """Returns how many operations a second the machine does in a product, at best."""
+    """Returns the machine's highest rate of operations per second in a product."""
     import tensorflow as tf
 
-    left, right, taken = tf.random.normal([rows, inner]), tf.random.normal([inner, columns]), []
+    left, right, seconds = tf.random.normal([rows, inner]), tf.random.normal([inner, columns]), []
     for _ in range(50):
         began = time.perf_counter()
         tf.matmul(left, right).numpy()
-        taken.append(time.perf_counter() - began)
-    return 2 * rows * inner * columns / min(taken)
+        seconds.append(time.perf_counter() - began)
+    return 2 * rows * inner * columns / min(seconds)
 
 
 def matrices(model: Any) -> list[tuple[int, int]]:
-    """Returns the shapes of what a model multiplies by: no tables, nor embeddings of places."""
+    """Returns the shapes of a model's matrices, without tables and position embeddings."""
     variables = [v for v in model.all_variables if v.name not in model.tables]
     return [tuple(v.shape) for v in variables if len(v.shape) == 2 and "wpe" not in v.name]
 
 
 def count_operations(experiment: Any, cohort: Any) -> float:
-    """Counts those of products with the matrices: forward, to inputs, and to what moves."""
+    """Counts operations of products with the matrices.
+
+    These are the forward pass, gradients to inputs, and gradients to trained matrices.
+    """
     import numpy as np
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Tiny tables, and options with which every task learns something from them in two rounds."""
+"""Tiny tables, and options with which every task improves on them in two rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from fedpersonal.testing import SMALL, SMALL_DIGITS
 
-# Sizes and rates with which each task learns something in two rounds.
+# Sizes and rates with which each task improves in two rounds.
 SIZES: dict[str, dict[str, Any]] = {
     "movielens": {
         "embedding_dim": 3,
@@ -47,7 +47,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "finetuning_learning_rate": 0.02,
     },
 }
-# The method that each kind of check of a task is made with.
+# The method with which all checks of a task run.
 MAIN = {
     "movielens": "fed_rep",
     "digits": "ditto",
@@ -56,7 +56,7 @@ MAIN = {
     "reddit": "lg_fed_avg",
     "tv_shows": "fedperc",
 }
-# What is run to the end, and what for a round, by the tests of all tasks.
+# Pairs of task and method that the tests of all tasks run to the end, and those for one round.
 RUN = [
     *MAIN.items(),
     ("movielens", "local_only"),
@@ -96,7 +96,7 @@ FOR_A_ROUND = [
     ("reddit", "mr_mtl"),
     ("reddit", "fed_rod"),
 ]
-# What the tests of a task run.
+# Pairs that the tests of a single task run.
 FURTHER = [
     ("movielens", "centralized"),
     ("movielens", "centralized_personalized"),
@@ -112,7 +112,7 @@ FURTHER = [
 
 
 def pairs_with(part: str) -> list[tuple[str, str]]:
-    """Returns all these pairs of task and method, or those with this in `task method`."""
+    """Returns the pairs of task and method with this text in `task method`."""
     return [pair for pair in [*RUN, *FOR_A_ROUND, *FURTHER] if part in " ".join(pair)]
 
 
@@ -125,7 +125,7 @@ _PLACES = {
 
 
 def write_ratings(path: pathlib.Path) -> None:
-    """A user's taste decides much, an item's fame some, and chance little."""
+    """Writes ratings of a user's level, an item's level, and small noise."""
     random = np.random.default_rng(3)
     users, items = random.normal(0, 0.8, NUM_USERS), random.normal(0, 0.8, 32)
     rows: list[tuple] = [("user", "item", "rating", "time")]
@@ -137,16 +137,16 @@ def write_ratings(path: pathlib.Path) -> None:
 
 
 def write_texts(path: pathlib.Path) -> None:
-    """Texts of a few words about places; a user has one that is dear, and a word of their own."""
+    """Writes short texts about places; each user has a favourite place and a personal word."""
     random = np.random.default_rng(4)
     rows: list[tuple] = [("user", "text", "context", "liked", "time")]
     for user in range(NUM_USERS):
-        dear = list(_PLACES)[user % 3]
+        favourite = list(_PLACES)[user % 3]
         for time in range(12):
-            place = dear if random.random() < 0.6 else random.choice(list(_PLACES))
+            place = favourite if random.random() < 0.6 else random.choice(list(_PLACES))
             first, second = random.choice(_PLACES[place], 2)
             text = f"the {first} by the {second} me{user}."
-            rows.append((f"u{user}", text, place, int(place == dear), time))
+            rows.append((f"u{user}", text, place, int(place == favourite), time))
     _write_rows(path, rows)
 
 
@@ -156,13 +156,13 @@ def _write_rows(path: pathlib.Path, rows: Iterable[tuple]) -> None:
 
 
 def write_tables(folder: pathlib.Path) -> None:
-    """Writes what `tiny_options` reads."""
+    """Writes the tables that `tiny_options` refers to."""
     write_ratings(folder / "ratings.csv")
     write_texts(folder / "texts.csv")
 
 
 def make_base(folder: pathlib.Path) -> Any:
-    """Returns a GPT-2 of one layer, drawn at random and read back from its folder."""
+    """Returns a GPT-2 of one layer with random weights, written to a folder and loaded from it."""
     import tensorflow as tf
     from transformers import GPT2Config, TFGPT2LMHeadModel
 
@@ -184,7 +184,7 @@ def make_base(folder: pathlib.Path) -> Any:
     model.build_in_name_scope()
     random = np.random.default_rng(0)
     for variable in model.weights:
-        # Large enough that what comes first tells in all that follows.
+        # Large enough that first tokens influence all that follow.
         scale = 0.3 if "embeddings" in variable.name or "/ln_" in variable.name else 1.0
         center = 1.0 if variable.name.endswith("gamma:0") else 0.0
         variable.assign(random.normal(center, scale, variable.shape).astype(np.float32))
@@ -196,21 +196,23 @@ def make_base(folder: pathlib.Path) -> Any:
 def tiny_options(
     task: Any, folder: pathlib.Path, base_model: str | None = None, **options: Any
 ) -> Any:
-    """Returns a task's options: those given, and tiny ones.
+    """Returns tiny options of a task.
 
     Args:
         task: The task.
-        folder: Where `write_tables` has written.
-        base_model: The folder of `make_base`, for the task that begins with one.
-        **options: Options that differ.
+        folder: The folder of `write_tables`.
+        base_model: The folder of `make_base`, for the task that requires a base model.
+        **options: Options that replace the tiny ones.
     """
     files = {
         "movielens": {"ratings_file": "ratings.csv"},
         "interactions": {"interactions_file": "ratings.csv"},
-        "digits": {},  # They are those of scikit-learn.
+        "digits": {},  # Digits come with scikit-learn.
     }
-    named = files.get(task.name, {"text_file": "texts.csv"})
-    table = {flag: str(folder / file) for flag, file in named.items()}
+    table = {
+        flag: str(folder / file)
+        for flag, file in files.get(task.name, {"text_file": "texts.csv"}).items()
+    }
     if task.name == "stackoverflow":
         table["cache_dir"] = str(folder / "cache")
     if base_model is not None:

@@ -1,13 +1,13 @@
-"""Runs pytest on the files named by the arguments, the way Bazel wants a test to run."""
+"""Runs pytest on the files in the arguments, as Bazel requires."""
 
 import os
 import sys
 
 
 def main() -> int:
-    """Translates what Bazel says by environment variables into pytest's options."""
+    """Translates Bazel's environment variables into pytest's options."""
     scratch = os.environ["TEST_TMPDIR"]
-    # Libraries that keep caches in the home folder must not: it may be read-only here.
+    # Libraries keep caches in the home folder, which may be read-only here.
     os.environ["HOME"] = scratch
 
     import pytest

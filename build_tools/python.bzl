@@ -6,8 +6,8 @@ def python_binaries(deps, exclude = []):
     """Makes a binary of every module of the folder that has a main: `foo.py` is `:foo`.
 
     Args:
-      deps: What the binaries import.
-      exclude: Modules that are imported only.
+      deps: The dependencies of the binaries.
+      exclude: Modules without a main.
     """
     for source in native.glob(["*.py"], exclude = ["__init__.py"] + exclude):
         py_binary(
@@ -19,13 +19,13 @@ def python_binaries(deps, exclude = []):
         )
 
 def pytest_tests(deps, data = [], long = []):
-    """Makes a test of every `*_test.py`, here and in folders below that have no BUILD file.
+    """Makes a test of every `*_test.py` of the folder and of its subfolders without a BUILD file.
 
-    The first of each folder that is not long has the tag `one_a_folder`. The other modules are the
-    tests' helpers.
+    The first test of each folder that is not long has the tag `one_a_folder`. The other modules are
+    helpers.
 
     Args:
-      deps: What the tests import.
+      deps: The dependencies of the tests.
       data: Files that the tests read.
       long: Tests that take minutes.
     """

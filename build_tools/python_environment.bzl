@@ -1,4 +1,4 @@
-"""Bazel runs Python with the packages of a virtual environment that exists already."""
+"""A Python toolchain for Bazel from an existing virtual environment."""
 
 _BUILD = """\
 load("@rules_python//python:defs.bzl", "py_runtime", "py_runtime_pair")
@@ -22,7 +22,7 @@ toolchain(
 )
 """
 
-# An active environment may be another project's: it must hold what this one needs.
+# An active environment may belong to another project, so check that it has the packages.
 _PROBE = """\
 import importlib.util, sys
 sys.exit(not any(map(importlib.util.find_spec, ("tensorflow_federated", "federated_language"))))"""
@@ -42,6 +42,6 @@ python_environment = repository_rule(
     doc = "Registers the interpreter of $VIRTUAL_ENV or of .venv as a Python toolchain.",
     implementation = _python_environment_impl,
     environ = ["VIRTUAL_ENV"],
-    # Looked at anew by every Bazel server: the environment lives outside of Bazel's sight.
+    # Every Bazel server checks it again, because the environment is outside of Bazel's control.
     local = True,
 )

@@ -1,8 +1,8 @@
-"""A run that stops early, and its best model, opened again from its folder to predict.
+"""A run that stops early; its best model is loaded from its folder to predict.
 
 python examples/finished_run.py [folder]
 
-The folder of a binary's run opens as well: `fp.load_run("results/movielens").trained`.
+Folders of the commands' runs can be loaded, too: `fp.load_run("results/movielens").trained`.
 """
 
 import sys

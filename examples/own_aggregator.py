@@ -1,8 +1,8 @@
-"""An own aggregator: clients' updates are clipped, and the server adds noise to their mean.
+"""A custom aggregator: clients' updates are clipped, and the server adds noise to their mean.
 
 python examples/own_aggregator.py
 
-Any factory of `tff.aggregators` will do. The local layer never reaches it. With
+It can be any factory of `tff.aggregators`. Local layers are not sent to it. With
 `privacy=fp.DifferentialPrivacy(...)` in its place, epsilon is computed, too.
 """
 
@@ -23,7 +23,7 @@ data = fp.ClientDataset(names, np.arange(51) * 20, {"x": x}, y)
 
 
 def build_model() -> tf.keras.Model:
-    """Returns the model of one client: common slopes, and a level of its own."""
+    """Returns the model of one client: shared slopes, and a local level."""
     inputs = tf.keras.Input([2], name="x")
     return tf.keras.Model({"x": inputs}, tf.keras.layers.Dense(1, name="line")(inputs))
 

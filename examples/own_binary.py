@@ -1,9 +1,9 @@
-"""The binary of MovieLens with one more method.
+"""The MovieLens command with one more method.
 
 python -m examples.own_binary --method=slow_body --ratings_file=path/to/ratings.csv
 """
 
-import examples.own_method  # noqa: F401  It registers its method.
+import examples.own_method  # noqa: F401  Registers the method.
 from experiments import launch
 from fedpersonal.tasks.ratings.task import TASK
 

@@ -1,8 +1,8 @@
-"""An own model in which each client keeps an embedding, FURL: trained, evaluated, asked, exported.
+"""A custom model in which each client keeps an embedding (FURL): train, evaluate, predict, export.
 
 python examples/own_furl.py [folder]
 
-Started again with the same folder, it goes on where it stopped.
+Started again with the same folder, it resumes where it stopped.
 """
 
 import sys
@@ -28,14 +28,14 @@ train, _, test = fp.split_examples(data, seed=0, ordered=False)
 
 
 class Taste(tf.keras.layers.Layer):
-    """A vector of the client's own, by which it weighs what it sees."""
+    """A client's vector, which weights the inputs."""
 
     def build(self, shape):
         """Creates the vector."""
         self.vector = self.add_weight("vector", [shape[-1]])
 
     def call(self, inputs):
-        """Weighs the inputs."""
+        """Returns the weighted sum of the inputs."""
         return tf.reduce_sum(inputs * self.vector, -1, keepdims=True)
 
 

@@ -1,10 +1,9 @@
-"""An own method: a list of phases, trained by `Trainer`, and known to every task by its name.
+"""A custom method: a list of phases that `Trainer` trains, and that every task has by its name.
 
 python examples/own_method.py
 
 A client keeps its head. In a round it trains the head alone, and then all layers; those below the
-head have an optimizer of their own, which is slow. `own_binary.py` offers it as
-`--method=slow_body`.
+head have a separate, slow optimizer. `own_binary.py` has the method as `--method=slow_body`.
 """
 
 import numpy as np
@@ -20,11 +19,11 @@ class SlowBody(
     fp.Method,
     name="slow_body",
     title="Slow body",
-    reads=fp.KeepingOptions,
+    extra_options=fp.KeepingOptions,
     local_variables="kept",
     local_part="embedding",
 ):
-    """What a client of the slow body does."""
+    """Trains the head alone, then the head fast and the body slowly."""
 
     def phases(self):
         """Returns the two phases."""

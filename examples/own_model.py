@@ -1,10 +1,10 @@
-"""An own Keras model and an own table, trained with Federated Reconstruction.
+"""A custom Keras model and a custom table, trained with Federated Reconstruction.
 
 python examples/own_model.py [table.csv]
 
-The table has the columns client, x1, x2 and y; without one, a small one is made up. All clients
-share a hidden layer. The output layer is each client's own: it never leaves the client, and is
-rebuilt from its examples in every round.
+The table has the columns client, x1, x2 and y; without one, a small one is generated. All clients
+share a hidden layer. The output layer is local: it never leaves its client, which rebuilds it from
+its examples in every round.
 """
 
 import sys
@@ -22,7 +22,7 @@ random = np.random.default_rng(0)
 
 
 def make_up_table() -> str:
-    """Writes the examples of 100 clients: what x says is common to all, how much is not."""
+    """Writes examples of 100 clients: y is a common function of x times a client's factor."""
     client, x = np.repeat(np.arange(100), 20), random.normal(size=(2000, 2))
     y = random.normal(size=100)[client] * np.tanh(x[:, 0] + 2 * x[:, 1])
     path = tempfile.mkdtemp() + "/table.csv"

@@ -1,9 +1,9 @@
-"""Own ratings: a command trains on a CSV file, and its run is opened to predict for somebody new.
+"""Custom ratings: a command trains on a CSV file, and its run is loaded to predict for a new user.
 
 python examples/own_ratings.py [ratings.csv]
 
-The table has the columns user, item and rating; without one, a small one is made up. Users' vectors
-never leave them: a newcomer's is rebuilt from a few ratings.
+The table has the columns user, item and rating; without one, a small one is generated. Users'
+vectors never leave their clients: a new user's vector is rebuilt from a few ratings.
 """
 
 import subprocess
@@ -48,6 +48,6 @@ newcomer = fp.clients_from_table(
 )
 with run.trained as trained:
     scores = trained.predict({"item": np.arange(len(films))}, support=newcomer)
-scores[rated["item"]] = -np.inf  # What the newcomer has rated is no news.
+scores[rated["item"]] = -np.inf  # Excludes items that the new user has rated.
 top = films[np.argsort(-scores)[:5]]
 print("a newcomer who likes", films[0], "and", films[2], "may like", *top)

@@ -1,12 +1,12 @@
-"""A server that sends each client another model: FedAMP, by rounds of one's own.
+"""A server that sends each client a different model: FedAMP, with custom rounds.
 
 python examples/own_server.py
 
-Before a round each client receives a mean of the models of all clients in the round, in which
-models near its own weigh more (Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID
-Data", AAAI 2021, here without the proximal term). The server of FedAMP sees all clients' models:
-what clients keep crosses the boundary in this program, and neither `boundary.json` nor an audit
-says so.
+Before a round each client receives a weighted mean of the models of all clients in the round, with
+higher weights for models near its model (Huang et al., "Personalized Cross-Silo Federated Learning
+on Non-IID Data", AAAI 2021, here without the proximal term). The server of FedAMP sees all clients'
+models: in this program values that clients keep reach the server, which neither `boundary.json` nor
+an audit reports.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import tensorflow as tf
 
 
 class Amp(fp.Method, name="amp", local_variables="kept", copies=fp.PersonalCopies()):
-    """Trains a client's copy of the model, and nothing that is shared."""
+    """Trains a client's personal copy of the model, and no shared variables."""
 
     def phases(self):
         """Returns the phase."""
@@ -38,9 +38,9 @@ class AmpRounds(fp.Rounds):
     """Rounds that begin with a mean of clients' models for each client.
 
     Attributes:
-        store: What clients keep.
+        store: The store of values that clients keep.
         step: FedAMP's alpha.
-        width: Its sigma, to which squared distances of models are compared.
+        width: FedAMP's sigma, the scale of squared distances of models.
     """
 
     def __init__(self, process, store, *, step, width):
@@ -50,18 +50,18 @@ class AmpRounds(fp.Rounds):
 
     def next(self, state, cohort):
         """Runs a round."""
-        known, kept = fp.read_kept(self.store, state, cohort.client_ids)
-        if not known.any():
+        has_kept, kept = fp.read_kept(self.store, state, cohort.client_ids)
+        if not has_kept.any():
             return super().next(state, cohort)
-        kept = {name: values[known] for name, values in kept.items()}
+        kept = {name: values[has_kept] for name, values in kept.items()}
         flat = np.concatenate([v.reshape(len(v), -1) for v in kept.values()], axis=1)
         distances = np.square(flat[:, np.newaxis] - flat).sum(-1)
         weights = self.step / self.width * np.exp(-distances / self.width)
         np.fill_diagonal(weights, 0.0)
         np.fill_diagonal(weights, 1.0 - weights.sum(1))
         means = {name: np.tensordot(weights, v, 1) for name, v in kept.items()}
-        rows = dict(zip(np.array(cohort.client_ids)[known].tolist(), self.store.pack(means)))
-        # A state with the number of the last commit would be read without its changes.
+        rows = dict(zip(np.array(cohort.client_ids)[has_kept].tolist(), self.store.pack(means)))
+        # Changes would be ignored in a state with the number of the last commit.
         changes = {**state.uncommitted(self.store), **rows}
         mixed = dataclasses.replace(state, round_number=-1, changes=changes)
         output = super().next(mixed, cohort)
@@ -100,5 +100,5 @@ if __name__ == "__main__":
     amp_trainer = fp.Trainer(model, algorithm, training, clients_per_round=30, batch_size=4)
     for amp_step in (0.0, 0.02):
         with tempfile.TemporaryDirectory() as place:
-            found = train(amp_trainer, place, rounds=20, step=amp_step, width=1.0)
-            print(f"loss {found.evaluate(test)['loss_after'].mean():.4f} with alpha {amp_step}")
+            fitted = train(amp_trainer, place, rounds=20, step=amp_step, width=1.0)
+            print(f"loss {fitted.evaluate(test)['loss_after'].mean():.4f} with alpha {amp_step}")

@@ -1,4 +1,4 @@
-"""A task of one's own: the library's digits, and another model of them.
+"""A custom task: the library's digits with another model.
 
 python -m examples.own_task --method=fed_rep
 fedpersonal sweep examples.own_task --grid='hidden_dim=16,32'
@@ -15,7 +15,7 @@ from fedpersonal.tasks.digits.task import DigitRun, DigitTask
 
 
 class DeepDigits(DigitTask):
-    """Which of ten digits an image shows, by a network of two hidden layers."""
+    """Classification of images of digits by a network of two hidden layers."""
 
     name = "deep_digits"
     layers = fp.Layers(head=("head",), body=("hidden", "deeper"))

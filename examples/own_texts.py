@@ -1,9 +1,9 @@
-"""Own texts: a command trains on a table of texts with labels, and its run is opened to look at.
+"""Custom texts: a command trains on a table of texts with labels, and its run is loaded.
 
 python examples/own_texts.py [comments.csv]
 
-The table has the columns user, text and context, the label; without one, comments are made up. Each
-user keeps an embedding, FURL, which says what the text leaves open.
+The table has the columns user, text and context, which is the label; without one, comments are
+generated. Each user keeps an embedding (FURL), which resolves texts that fit several labels.
 """
 
 import subprocess
@@ -21,9 +21,9 @@ from fedpersonal.data.generated.documents import generate_subreddits
 
 def make_up_table() -> str:
     """Writes comments of 80 users, most of which could be about several topics."""
-    made = generate_subreddits(num_users=80, num_labels=4, seed=0)
-    users = np.repeat(made.client_ids, np.diff(made.offsets))
-    columns = {"user": users, "text": made.texts, "context": made.label_names[made.labels]}
+    data = generate_subreddits(num_users=80, num_labels=4, seed=0)
+    users = np.repeat(data.client_ids, np.diff(data.offsets))
+    columns = {"user": users, "text": data.texts, "context": data.label_names[data.labels]}
     path = tempfile.mkdtemp() + "/comments.csv"
     pd.DataFrame(columns).to_csv(path, index=False)
     return path

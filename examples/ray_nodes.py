@@ -1,4 +1,4 @@
-"""Starts Ray nodes on this machine and trains on them, as on machines of their own.
+"""Starts Ray nodes on this machine and trains on them, as on separate machines.
 
 python -m examples.ray_nodes
 
@@ -33,10 +33,10 @@ class Nodes:
     """Ray nodes on this machine.
 
     Attributes:
-        folder: Where they write.
-        address: Where the first one is, for `--ray_address`.
-        environment: The environment of the nodes, and of programs that use them.
-        processes: The process of each node; all others of the node are below it.
+        folder: The folder that they write to.
+        address: The address of the first node, for `--ray_address`.
+        environment: The environment variables of the nodes and of programs that use them.
+        processes: The process of each node; its other processes are descendants.
     """
 
     folder: str
@@ -45,7 +45,7 @@ class Nodes:
     processes: list[subprocess.Popen] = dataclasses.field(default_factory=list)
 
     def start(self, processors: int) -> None:
-        """Starts one more node, with so many processors."""
+        """Starts one more node with this number of processors."""
         port, shown = self.address.partition(":")[2], []
         where = [f"--address={self.address}"]
         if not self.processes:
@@ -90,13 +90,13 @@ class Nodes:
 def ray_nodes(*processors: int, **environment: str) -> Iterator[Nodes]:
     """Starts a node for each number of processors, and ends them all.
 
-    They listen to the network, as on machines of their own, and ask for a token.
+    They listen to the network, as on separate machines, and require a token.
 
     Args:
-        *processors: How many processors each node claims to have.
+        *processors: Number of processors that each node declares.
         **environment: Environment variables of the nodes and of programs that use them.
     """
-    # Ray lets everybody write to its own folder, so that is inside of one that nobody else enters.
+    # All users can write to Ray's folder, so it is within a folder that only this user can enter.
     with tempfile.TemporaryDirectory(prefix="ray_") as folder:
         settings = {
             **os.environ,
@@ -122,7 +122,7 @@ def _free_port() -> int:
 
 
 def main() -> None:
-    """Runs the same on two nodes and in this process."""
+    """Runs the same command on two nodes and in this process, and compares the results."""
     runs = {}
     with tempfile.TemporaryDirectory() as folder, ray_nodes(2, 2) as nodes:
         for runtime in (["ray", f"--ray_address={nodes.address}"], ["local"]):
@@ -137,7 +137,7 @@ def main() -> None:
             )
             runs[name] = (output / "per_client.csv").read_bytes()
     same = "the same" if runs["ray"] == runs["local"] else "NOT the same"
-    print(f"\nResults of both, for each client: {same}.")
+    print(f"\nPer-client results of both runs: {same}.")
     sys.exit(same != "the same")
 
 

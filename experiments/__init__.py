@@ -1,4 +1,4 @@
-"""One absl binary a task; flags and wiring only."""
+"""The commands of fedpersonal, one absl binary per task; flags and wiring only."""
 
 import sys
 from types import TracebackType
@@ -9,9 +9,9 @@ _usual = sys.excepthook
 def _without_interruption(
     kind: type[BaseException], error: BaseException, trace: "TracebackType | None"
 ) -> None:
-    """Says of Ctrl-C while modules are imported, before a program begins, that nothing was done."""
+    """Replaces the traceback of Ctrl-C during imports, before a program starts, by one line."""
     if issubclass(kind, KeyboardInterrupt):
-        print("Stopped: nothing was begun.", file=sys.stderr)
+        print("Stopped before the program started.", file=sys.stderr)
     else:
         _usual(kind, error, trace)
 

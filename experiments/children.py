@@ -1,4 +1,4 @@
-"""Work in child processes, alone or several at once, whose memory comes back when they end."""
+"""Work in child processes, one or several in parallel, so that its memory is freed at their end."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ from fedpersonal.errors import UserError
 from fedpersonal.federated.memory import free_bytes
 from fedpersonal.runtime.processors import count_processors
 
-# What a small run needs, and some more.
+# Memory of a small run, with a margin.
 BYTES_A_RUN = 1.5e9
 _SECONDS_TO_END = 60.0
-# What `startup.start` sets, and takes for the user's wish where it finds it set.
+# A variable that `startup.start` sets. It must be unset in children: `start` would take its value
+# for the user's.
 _LOG_LEVEL = ("TF_CPP_MIN_LOG_LEVEL", "3")
 _KILLED = (
-    "the process of a run was killed; was the memory short? The same command goes on from there."
+    "the process of a run was killed; was the memory short? The same command resumes from there."
 )
 KeyT = TypeVar("KeyT")
 
 
 class Call(NamedTuple):
-    """What a child process is to do.
+    """A call for a child process.
 
     Attributes:
-        function: A function of a module; it hands its results on in files.
-        arguments: Its arguments; they are pickled.
-        output: A file to which what it prints is added; None for this process' output.
+        function: A function of a module; it writes its results to files.
+        arguments: Its arguments, which are pickled.
+        output: A file to which its output is appended; None for this process's output.
     """
 
     function: Callable[..., None]
@@ -46,8 +47,8 @@ class Call(NamedTuple):
     output: pathlib.Path | None = None
 
 
-def fitting(number: int, bytes_a_run: float = BYTES_A_RUN) -> int:
-    """Returns how many of so many runs fit at once: a processor each, and the memory."""
+def jobs_that_fit(number: int, bytes_a_run: float = BYTES_A_RUN) -> int:
+    """Returns the number of parallel runs, of `number`, for the processors and the memory."""
     return max(1, min(number, count_processors(), int(free_bytes() // bytes_a_run)))
 
 
@@ -55,48 +56,48 @@ def run_in_child(function: Callable[..., None], *arguments: Any) -> None:
     """Calls a function in a new process and waits for its end.
 
     Args:
-        function: A function of a module; it hands its results on in files.
-        *arguments: Its arguments; they are pickled.
+        function: A function of a module; it writes its results to files.
+        *arguments: Its arguments, which are pickled.
 
     Raises:
-        UserError: That of the function, or the child was killed.
-        RuntimeError: The function has raised another error, which the child has printed.
+        UserError: If the function raises one, or the child is killed.
+        RuntimeError: If the function raises another error, which the child prints.
     """
 
     def ended(key: None, error: UserError | None) -> None:
         if error:
             raise error
 
-    call_at_once({None: Call(function, arguments)}, at_once=1, ended=ended)
+    run_calls({None: Call(function, arguments)}, jobs=1, ended=ended)
 
 
-def call_at_once(
+def run_calls(
     calls: Mapping[KeyT, Call],
     *,
-    at_once: int,
+    jobs: int,
     ended: Callable[[KeyT, UserError | None], None],
     calls_a_process: int = 1,
 ) -> None:
-    """Makes calls in other processes, in their order, so many at once.
+    """Runs calls in child processes, in order, several in parallel.
 
-    Each process has its share of the processors. However this function ends, no process is left;
-    each gets SIGTERM, which lets it save its run.
+    Each process has its share of the processors. When this function ends, no process is left; if it
+    ends by an error, each gets SIGTERM, which lets it save its run.
 
     Args:
         calls: The calls by a key.
-        at_once: How many at once.
-        ended: Is given the key of each call that has ended, and the user's mistake that it has
-            ended with. What it raises ends the others.
-        calls_a_process: How many a process makes: each leaves some memory behind, and starting one
-            takes seconds.
+        jobs: Number of parallel calls.
+        ended: Receives the key of each ended call, and the user's mistake with which it has ended,
+            or None. An exception from it ends the other calls.
+        calls_a_process: Number of successive calls in one process: calls leak a little memory, but
+            starting a process takes seconds.
 
     Raises:
-        UserError: A process was killed.
-        RuntimeError: A function has failed otherwise.
+        UserError: If a process is killed.
+        RuntimeError: If a function fails with another error.
     """
     waiting = list(calls)[::-1]
     running: dict[concurrent.futures.Future, tuple[KeyT, _Place]] = {}
-    with _places(min(at_once, len(calls)), calls_a_process) as places:
+    with _places(min(jobs, len(calls)), calls_a_process) as places:
         idle = [*places]
         while waiting or running:
             while idle and waiting:
@@ -104,7 +105,7 @@ def call_at_once(
                 running[place.make(calls[key])] = (key, place)
             done, _ = concurrent.futures.wait(running, 1.0, concurrent.futures.FIRST_COMPLETED)
             if not done and not all(place.is_alive() for _, place in running.values()):
-                raise UserError(_KILLED)  # It has died unheard by its pool.
+                raise UserError(_KILLED)  # The pool has not noticed its end.
             for future in done:
                 key, place = running.pop(future)
                 error = future.exception()
@@ -117,7 +118,7 @@ def call_at_once(
 
 
 class _Place:
-    """Processors on which calls are made, one after the other, each few by a new process."""
+    """A share of the processors on which calls run in turn; a process runs a few of them."""
 
     def __init__(self, processors: Sequence[int], calls_a_process: int) -> None:
         self._processors, self._calls_a_process = processors, calls_a_process
@@ -126,7 +127,7 @@ class _Place:
         self._process: BaseProcess | None = None
 
     def make(self, call: Call) -> concurrent.futures.Future:
-        """Has a call made; the one before it has ended."""
+        """Starts a call; the previous one must have ended."""
         if self._number % self._calls_a_process == 0:
             self.close()
             self._pool = concurrent.futures.ProcessPoolExecutor(
@@ -135,7 +136,7 @@ class _Place:
         self._number += 1
         assert self._pool is not None
         others = multiprocessing.active_children()
-        with _interrupts_blocked():  # The process starts here, and takes over the mask.
+        with _interrupts_blocked():  # The process starts here, and inherits the mask.
             try:
                 future = self._pool.submit(_make, *call)
             except BrokenProcessPool:  # Between two calls.
@@ -145,7 +146,7 @@ class _Place:
         return future
 
     def is_alive(self) -> bool:
-        """Whether the process is there that makes the call."""
+        """Returns whether the process of the call is alive."""
         return self._process is not None and self._process.is_alive()
 
     def close(self) -> None:
@@ -156,8 +157,8 @@ class _Place:
 
 @contextlib.contextmanager
 def _places(number: int, calls_a_process: int) -> Iterator[Sequence[_Place]]:
-    """Gives so many places, each with its share of the processors; what is raised ends them."""
-    # Only Linux lets a process have processors of its own.
+    """Yields places, each with its share of the processors; an exception ends their processes."""
+    # Only Linux can bind a process to processors.
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     shares = [allowed[place % max(1, len(allowed)) :: number] for place in range(number)]
     places = [_Place(share, calls_a_process) for share in shares]
@@ -165,10 +166,10 @@ def _places(number: int, calls_a_process: int) -> Iterator[Sequence[_Place]]:
     try:
         yield places
     except BaseException:
-        own = [child for child in multiprocessing.active_children() if child not in others]
-        for child in own:
+        children = [child for child in multiprocessing.active_children() if child not in others]
+        for child in children:
             child.terminate()
-        for child in own:
+        for child in children:
             child.join(_SECONDS_TO_END)
             child.kill()
         raise
@@ -178,7 +179,10 @@ def _places(number: int, calls_a_process: int) -> Iterator[Sequence[_Place]]:
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Ctrl-C reaches the whole group; this process alone answers it, with SIGTERM to the others."""
+    """Blocks SIGINT: Ctrl-C reaches the whole group, but only this process handles it.
+
+    It sends SIGTERM to the others.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -187,7 +191,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def _begin(processors: Sequence[int]) -> None:
-    """Readies a child: its processors, its logs, its signals, its end with its parent."""
+    """Prepares a child: its processors, logs and signals, and its end with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if processors:
@@ -195,7 +199,7 @@ def _begin(processors: Sequence[int]) -> None:
     name, value = _LOG_LEVEL
     if os.environ.get(name) == value:
         del os.environ[name]
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # For `start`, which leaves other handlers alone.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # `start` replaces only the default handler.
     startup.start()
     threading.Thread(target=_follow_parent, daemon=True).start()
 
@@ -203,7 +207,7 @@ def _begin(processors: Sequence[int]) -> None:
 def _make(
     function: Callable[..., None], arguments: tuple[Any, ...], output: pathlib.Path | None
 ) -> None:
-    """Makes a call in a child."""
+    """Runs a call in a child."""
     _print_to(output)
     try:
         function(*arguments)
@@ -213,7 +217,7 @@ def _make(
         traceback.print_exc()
         where = f"; see {output}" if output else ""
         raise RuntimeError(f"{function.__name__} has failed in its process{where}.") from None
-    except SystemExit:  # By a signal, and the run is saved. The pool would go on, exit hooks wait.
+    except SystemExit:  # A signal, after which the run is saved; the pool would catch it.
         sys.stdout.flush()
         os._exit(1)
     finally:
@@ -221,7 +225,7 @@ def _make(
 
 
 def _print_to(path: pathlib.Path | None) -> None:
-    """Adds to a file what this process, and those that it starts, print from now on."""
+    """Appends the output of this process, and of its children, to a file from now on."""
     if path is not None:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         for descriptor in (1, 2):
@@ -230,7 +234,7 @@ def _print_to(path: pathlib.Path | None) -> None:
 
 
 def _follow_parent() -> None:
-    """Ends this process when its parent has been killed, and could not do so itself."""
+    """Ends this process when its parent has been killed, and so cannot end it."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -16,88 +16,88 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class OwnData(NamedTuple):
-    """What a command for one's own table runs.
+class DataCommand(NamedTuple):
+    """A command that trains on a user's table.
 
     Attributes:
-        task: The task, whose program of that name has the defaults of a data set.
-        does: What it does with the table.
+        task: Its task; the program of that name has the defaults of a public data set.
+        does: The purpose of the command, as a verb phrase.
         file_flag: The flag that names the table.
         columns: The columns that the table must have.
-        instead: What the task's program trains on where no table is named.
+        default_data: The data of the task's program without a table.
     """
 
     task: str
     does: str
     file_flag: str
     columns: str
-    instead: str
+    default_data: str
 
 
-# The commands for one's own table, by name; `sweep` and others take these names, too.
-OWN_DATA: Mapping[str, OwnData] = {
-    "ratings": OwnData(
+# The commands for users' tables, by name; `sweep` and others take these names, too.
+DATA_COMMANDS: Mapping[str, DataCommand] = {
+    "ratings": DataCommand(
         "movielens", "predict ratings", "ratings_file", "user, item, rating", "MovieLens"
     ),
-    "ranking": OwnData(
+    "ranking": DataCommand(
         "interactions",
         "rank the item that a user chooses next",
         "interactions_file",
         "user, item",
         "MovieLens",
     ),
-    "next_word": OwnData(
+    "next_word": DataCommand(
         "stackoverflow", "predict the next word", "text_file", "user, text", "generated texts"
     ),
-    "labels": OwnData(
+    "labels": DataCommand(
         "reddit",
         "predict labels of texts",
         "text_file",
         "user, text, context (the label; --label_column)",
         "generated comments",
     ),
-    "utterances": OwnData(
+    "utterances": DataCommand(
         "tv_shows",
         "fit a language model to speakers",
         "text_file",
-        "user, text, context (where it is said)",
+        "user, text, context (the place of the utterance)",
         "generated dialogues",
     ),
 }
-# Nothing but the standard library is imported here: help comes at once, and `doctor` runs where
-# packages are missing. By group and name of a subcommand, what it does; `experiments` has a module
-# of its name, or of its task's.
+# The descriptions of subcommands by group and name; `experiments` has a module of that name, or of
+# the task's name. Only the standard library is imported here, so that help appears at once and
+# `doctor` runs without packages.
 SUBCOMMANDS: Mapping[str, Mapping[str, str]] = {
     "train on your own table": {
-        name: f"{own.does}; columns {own.columns}" for name, own in OWN_DATA.items()
+        name: f"{table.does}; columns {table.columns}" for name, table in DATA_COMMANDS.items()
     },
-    "train on public or made-up data": {
-        "movielens": "ratings of MovieLens: FedRecon and rivals",
-        "interactions": "the next film of MovieLens: PFedRec and rivals",
-        "digits": "handwritten digits of unlike clients: Ditto and rivals",
-        "stackoverflow": "next words of Stack Overflow: FedRecon and rivals",
-        "reddit": "subreddits of comments, or films liked: FURL and rivals",
-        "tv_shows": "utterances of characters: FedPerC and rivals",
-        "pretrain": "make a small GPT-2 from texts, as a base model",
+    "train on public or generated data": {
+        "movielens": "predict ratings of MovieLens: FedRecon and others",
+        "interactions": "rank the next film of MovieLens: PFedRec and others",
+        "digits": "classify handwritten digits of heterogeneous clients: Ditto and others",
+        "stackoverflow": "predict next words of Stack Overflow: FedRecon and others",
+        "reddit": "predict subreddits of comments, or films that users like: FURL and others",
+        "tv_shows": "model utterances of characters: FedPerC and others",
+        "pretrain": "train a small GPT-2 on texts, as a base model",
     },
     "look at runs": {
         "report": "write the page of finished runs again",
         "compare": "compare finished runs of several methods on one page",
-        "generate": "write texts as a user of a FedPerC run would",
+        "generate": "generate texts for a user of a FedPerC run",
     },
     "check": {
-        "doctor": "say whether experiments can run on this machine",
+        "doctor": "check whether experiments can run on this machine",
         "audit": "check by experiment what one client sends",
     },
     "choose and reproduce": {
-        "leaderboard": "compare all methods on all tasks, tuned alike",
+        "leaderboard": "compare all methods on all tasks, with the same tuning effort",
         "sweep": "choose options of a program on validation clients",
         "ablation": "make each layer local in turn",
-        "reproduce": "make a paper's table or figure, published figures beside measured",
+        "reproduce": "make a paper's table or figure, with published and measured figures",
     },
 }
-# The name of a global of the module that runs: the subcommand by which it was called.
-CALLED = "_called"
+# A global of the module that runs: the subcommand by which it was called.
+SUBCOMMAND = "_subcommand"
 _COMPLETION = "completion"
 _MISTAKE = 2
 _FLAG = re.compile(r"^  --(?:\[no\])?(\w+)", re.MULTILINE)
@@ -114,7 +114,7 @@ _SCRIPTS = {
 }}
 complete -o default -F _fedpersonal fedpersonal""",
 }
-# `complete` is bash's; zsh's own is loaded first, where the user has not done so.
+# `complete` is a command of bash; in zsh, its completion system must be loaded first.
 _SCRIPTS["zsh"] = f"""\
 (( $+functions[compdef] )) || {{{{ autoload -U compinit && compinit; }}}}
 autoload -U bashcompinit && bashcompinit
@@ -122,7 +122,7 @@ autoload -U bashcompinit && bashcompinit
 
 
 def main() -> None:
-    """Runs the program that the first argument names on the others."""
+    """Runs the program that the first argument names, with the other arguments."""
     name, *rest = sys.argv[1:] or ["--help"]
     if name in ("--help", "-h", "help"):
         print(_usage())
@@ -133,9 +133,9 @@ def main() -> None:
             _complain("completion is for bash or zsh: fedpersonal completion bash")
     elif name in _names():
         sys.argv = [sys.argv[0], *rest]
-        module = OWN_DATA[name].task if name in OWN_DATA else name
-        called = {CALLED: name}
-        runpy.run_module(f"experiments.{module}", called, run_name="__main__", alter_sys=True)
+        module = DATA_COMMANDS[name].task if name in DATA_COMMANDS else name
+        init = {SUBCOMMAND: name}
+        runpy.run_module(f"experiments.{module}", init, run_name="__main__", alter_sys=True)
     else:
         near = difflib.get_close_matches(name, [*_names(), _COMPLETION], 1)
         advice = f"did you mean {near[0]}?" if near else "`fedpersonal --help` lists all."
@@ -153,17 +153,17 @@ def _usage() -> str:
     lines += [
         "\nBegin with: fedpersonal ratings --ratings_file=ratings.csv --size=quick",
         "It prints the folder of the run; open report.html there in a browser.",
-        "fedpersonal SUBCOMMAND --help shows the flags that matter, --helpfull all of them.",
+        "fedpersonal SUBCOMMAND --help shows the main flags, --helpfull all of them.",
         "fedpersonal completion bash|zsh prints a script that completes names and flags.",
     ]
     return "\n".join(lines)
 
 
 def _completion(shell: str) -> str:
-    """Returns the script of a shell; flags are those of each program's help."""
+    """Returns the completion script of a shell, with the flags in each program's help."""
     with concurrent.futures.ThreadPoolExecutor() as pool:
         flags = dict(zip(_names(), pool.map(_flags, _names())))
-    cases = "\n".join(f'      {name}) words="{" ".join(own)}" ;;' for name, own in flags.items())
+    cases = "\n".join(f'      {name}) words="{" ".join(f)}" ;;' for name, f in flags.items())
     return _SCRIPTS[shell].format(names=" ".join([*_names(), _COMPLETION]), cases=cases)
 
 

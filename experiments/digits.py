@@ -1,4 +1,4 @@
-"""Handwritten digits of clients with unlike styles: FedRep and rivals.
+"""Classifies handwritten digits of heterogeneous clients: FedRep and other methods.
 
 fedpersonal digits --method=ditto
 """

@@ -1,9 +1,9 @@
-r"""Texts as a user of a FedPerC run would write them, in the user's own context or another one.
+r"""Generates texts for a user of a FedPerC run, in the user's context or in another one.
 
 fedpersonal generate --run_dir=results/tv_shows --user="Arya Stark" --context=Friends \
     --prompt="We must"
 
-The run's folder keeps them, in `generated.json`, for a report with --show_clients.
+It stores them in `generated.json` of the run's folder, for a report with --show_clients.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fedpersonal.errors import UserError, one_line
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("run_dir", "results/tv_shows", "The folder of a run of --method=fedperc.")
-flags.DEFINE_string("user", None, "Whose embedding.", required=True)
-flags.DEFINE_string("context", None, "Which context's embedding.", required=True)
+flags.DEFINE_string("user", None, "The user, whose embedding is used.", required=True)
+flags.DEFINE_string("context", None, "The context, whose embedding is used.", required=True)
 flags.DEFINE_string("prompt", "", "The beginning of the text.")
-flags.DEFINE_integer("num_texts", 3, "How many texts.", lower_bound=1)
-flags.DEFINE_integer("max_tokens", 24, "Tokens of a text with its prompt.", lower_bound=2)
-flags.DEFINE_float("temperature", 0.7, "The higher, the more surprising.", lower_bound=0.01)
-flags.DEFINE_integer("top_k", 40, "Tokens among which each is drawn.", lower_bound=1)
-flags.DEFINE_integer("seed", 0, "Seed of the draws.", lower_bound=0)
+flags.DEFINE_integer("num_texts", 3, "Number of texts.", lower_bound=1)
+flags.DEFINE_integer("max_tokens", 24, "Most tokens of a text with its prompt.", lower_bound=2)
+flags.DEFINE_float("temperature", 0.7, "Sampling temperature.", lower_bound=0.01)
+flags.DEFINE_integer("top_k", 40, "Number of likeliest tokens to sample from.", lower_bound=1)
+flags.DEFINE_integer("seed", 0, "Seed of the sampled tokens.", lower_bound=0)
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
         from fedpersonal.runs.store import LOCAL_STATE, read_all
         from fedpersonal.tasks.utterances.generation import find_name, generate
         from fedpersonal.tasks.utterances.methods import EMBEDDING
-        from fedpersonal.tasks.utterances.models import build_language_model, freeze
+        from fedpersonal.tasks.utterances.models import build_language_model, write_frozen_base
 
     folder = RunFolder.read(FLAGS.run_dir)
     method = folder.config["options"].get("method")
@@ -50,12 +50,12 @@ def main() -> None:
     saved, options = read_saved_model(folder.path), folder.config["options"]
     try:
         source, contexts = folder.summary["base_model"], saved.about["names"]["context"]
-        is_known = isinstance(source, str) and all(isinstance(name, str) for name in contexts)
+        is_whole = isinstance(source, str) and all(isinstance(name, str) for name in contexts)
     except (KeyError, TypeError):
-        is_known = False
-    if not is_known:
+        is_whole = False
+    if not is_whole:
         raise UserError(
-            f"{folder.path} is no run of utterances, or a damaged one: its base model or its "
+            f"{folder.path} is no run of utterances, or is damaged: its base model or its "
             "contexts are missing."
         )
     clients, kept = read_all(folder.path / LOCAL_STATE)
@@ -66,7 +66,7 @@ def main() -> None:
         model = build_language_model(
             "prefix",
             base,
-            freeze(base, frozen_folder),
+            write_frozen_base(base, frozen_folder),
             local_layers=(EMBEDDING,),
             num_contexts=len(contexts),
             history_length=1,

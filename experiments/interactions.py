@@ -1,4 +1,4 @@
-"""Which item a user chooses next, on MovieLens or any table of users and items: PFedRec, rivals.
+"""Ranks a user's next item, on MovieLens or any table of users and items: PFedRec and others.
 
 fedpersonal interactions --method=pfedrec --data_dir=path/to/ml-1m
 """

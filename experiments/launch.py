@@ -1,6 +1,6 @@
-"""How every binary starts: flags first, heavy imports after.
+"""Start of every program: flags first, heavy imports afterwards.
 
-A binary of a task is `main = launch.task_main(TASK)`, and ends with
+The program of a task has `main = launch.task_main(TASK)`, and ends with
 `if __name__ == "__main__": launch.run(main)`.
 """
 
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from absl import flags, logging
 
 from experiments import option_flags, program_help, startup
-from experiments.command import CALLED
+from experiments.command import SUBCOMMAND
 from fedpersonal import runtime
-from fedpersonal.errors import UserError, counted, escaped
+from fedpersonal.errors import UserError, printable, with_count
 
 if TYPE_CHECKING:
     from fedpersonal.runs.folder import RunFolder
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 flags.disclaim_key_flags()
 
-# What the system says against a file is no mistake of the program's.
+# Errors of the system on a file, which are no mistakes of the program.
 _REFUSALS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
     *(errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG),
@@ -45,11 +45,11 @@ _UNREAD = 141
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A program whose flags are defined when it runs: those of a task, which others may import.
+    """A program that defines its flags when it runs, so that importing its module defines none.
 
     Attributes:
-        main: The program, as `run` takes it.
-        define: Defines its flags, given the arguments, with what flag files say in their place.
+        main: The function of the program, as for `run`.
+        define: Defines its flags; receives the arguments with flag files expanded.
     """
 
     main: Callable[..., None]
@@ -59,15 +59,15 @@ class Program:
 def run(main: Callable[..., None] | Program) -> None:
     """Parses the flags, runs `main` and exits.
 
-    Importing TensorFlow Federated takes seconds, so `main` imports it, not the module around it:
-    help and complaints about flags come at once. Under Bazel, relative paths mean the folder in
-    which `bazel run` was called.
+    Importing TensorFlow Federated takes seconds, so `main` imports it, not its module: help and
+    errors in flags appear at once. Under Bazel, relative paths refer to the folder in which
+    `bazel run` was called.
 
-    Exit status: 0, 2 after a mistake of the user, 130 after Ctrl-C, 143 after SIGTERM, 141 where
-    nobody reads the output any more, as before `| head`.
+    Exit status: 0; 2 after a mistake of the user; 130 after Ctrl-C; 143 after SIGTERM; 141 if the
+    output has lost its reader, as with `| head`.
 
     Args:
-        main: The program. It reads its flags from `absl.flags`; one that has a parameter receives
+        main: The program. It reads its flags from `absl.flags`. If it has a parameter, it receives
             the list of the arguments that are no flags, which other programs refuse.
     """
     _enter_calling_folder()
@@ -98,44 +98,43 @@ def run(main: Callable[..., None] | Program) -> None:
 
 def task_main(task: Task) -> Program:
     """Returns the program that runs a task."""
-    called = str(vars(sys.modules["__main__"]).get(CALLED, task.name))
+    subcommand = str(vars(sys.modules["__main__"]).get(SUBCOMMAND, task.name))
 
     def define(arguments: Sequence[str]) -> None:
-        del arguments  # Flags are those of this task.
-        where = "The run folder. [default: results/<experiment_name>]"
-        flags.DEFINE_string("output_dir", None, where)
-        name = f"The run's name. [default: {called}, and the size]"
+        del arguments  # All flags belong to this task.
+        folder = "The run folder. [default: results/<experiment_name>]"
+        flags.DEFINE_string("output_dir", None, folder)
+        name = f"The run's name. [default: {subcommand}, and the size]"
         flags.DEFINE_string("experiment_name", None, name)
         option_flags.define_size(task.name)
         option_flags.define(task.options)
 
     def main() -> None:
-        # A program may be its task's module, too, which nobody is to import a second time.
+        # If the program is also its task's module, that must not be imported a second time.
         sys.modules.setdefault(task.module, sys.modules[type(task).__module__])
-        with _nothing_begun():
+        with _reporting_early_end():
             experiment, folder = prepare()
         from fedpersonal.tasks.running import run_experiment
 
-        with _nothing_begun(folder):
+        with _reporting_early_end(folder):
             summary = run_experiment(experiment, folder)
         lines = [*task.report(summary), *_validation_lines(task, summary), *_privacy_lines(summary)]
         for line in lines:
             print(line)
         rounds, milliseconds = summary["rounds"], 1000 * summary["median_round_seconds"]
         print(
-            f"{counted(rounds, 'rounds')} in {summary['train_wall_seconds']:.1f} s, median round "
-            f"{milliseconds:.0f} ms ({runtime.describe_runtime()}); results in {folder.path}"
+            f"{with_count(rounds, 'rounds')} in {summary['train_wall_seconds']:.1f} s, median "
+            f"round {milliseconds:.0f} ms ({runtime.describe_runtime()}); results in {folder.path}"
         )
 
     def prepare() -> tuple[Experiment, RunFolder]:
         from fedpersonal.runs.folder import check_writable
         from fedpersonal.tasks.idle import check_declared
 
-        given = flags.FLAGS
-        name = option_flags.complete(called, task.name)
+        name = option_flags.complete(subcommand, task.name)
         options, typed = option_flags.parse(task.options), option_flags.typed()
         runtime.check_runtime(str(options.values()["runtime"]))
-        path = given.output_dir or f"results/{given.experiment_name or name}"
+        path = flags.FLAGS.output_dir or f"results/{flags.FLAGS.experiment_name or name}"
         idle = check_declared(task, options, typed)
         check_writable(path)
         source = task.read(options)
@@ -143,10 +142,10 @@ def task_main(task: Task) -> Program:
         options, replaced = task.replace_presets(source, options, option_flags.set_by_presets())
         for line in [*idle, *replaced, *task.warnings(source, options)]:
             print("warning:", line, file=sys.stderr, flush=True)
-        # Mistakes in options and data have shown before TensorFlow is imported.
+        # Mistakes in options and data are reported before TensorFlow is imported.
         with runtime.quick_imports(), startup.fewer_imports():
             from fedpersonal.tasks.running import open_experiment
-        gc.freeze()  # What was imported stays: it need not be looked at for garbage.
+        gc.freeze()  # Imported modules stay, so garbage collections need not visit them.
 
         declared = task.options.declarations().items()
         sizes = {n: size for n, size in source.describe().items() if isinstance(size, int)}
@@ -165,10 +164,10 @@ def task_main(task: Task) -> Program:
 
 
 @contextlib.contextmanager
-def _nothing_begun(folder: RunFolder | None = None) -> Iterator[None]:
-    """Says so where Ctrl-C or a signal ends what comes before the first round of a folder.
+def _reporting_early_end(folder: RunFolder | None = None) -> Iterator[None]:
+    """Prints a line if Ctrl-C or a signal ends the run before the first round of its folder.
 
-    Reading and pretraining keep what they have done, and say so themselves.
+    Reading and pretraining save their progress, and print that themselves.
     """
     try:
         yield
@@ -179,8 +178,8 @@ def _nothing_begun(folder: RunFolder | None = None) -> Iterator[None]:
 
 
 def _validation_lines(task: Task, summary: Mapping[str, Any]) -> list[str]:
-    """Returns the line on the round that validated best, or on passes without rounds, if any."""
-    # What reads tables is imported when a run has ended.
+    """Returns the line on the best round on validation clients, or on passes without rounds."""
+    # Modules that read tables are imported only after the run.
     from fedpersonal.evaluation.client_metrics import unit_of
     from fedpersonal.runs.validation import BestRound, passes_sentence
 
@@ -203,28 +202,33 @@ def _validation_lines(task: Task, summary: Mapping[str, Any]) -> list[str]:
 
 
 def _privacy_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Returns the line on what the global variables tell of a client, if that is bounded."""
-    told = summary.get("privacy")
-    if told is None:
+    """Returns the line on the differential privacy of the global variables, if a run has it."""
+    privacy = summary.get("privacy")
+    if privacy is None:
         return []
-    if told["epsilon"] is None:
+    if privacy["epsilon"] is None:
         return ["no differential privacy: updates are clipped, but there is no noise"]
-    secret, public = (f"{told[f'epsilon_{draw}_draw']:.3f}" for draw in ("secret", "public"))
-    held = f"as long as nobody knows which clients were drawn, {public} if somebody does"
-    if told["draw"] == "public":
-        held = (
-            "against somebody who knows which clients were drawn, but not the noise; "
-            f"{secret} if nobody knows either (--dp_noise=secret)"
+    secret, public = (f"{privacy[f'epsilon_{kind}_draw']:.3f}" for kind in ("secret", "public"))
+    adversary = f"if the sampled clients stay secret, {public} if they are known"
+    if privacy["draw"] == "public":
+        adversary = (
+            "against an adversary who knows the sampled clients, but not the noise; "
+            f"{secret} if both stay secret (--dp_noise=secret)"
         )
     return [
-        f"epsilon {told['epsilon']:.3f} at delta {told['delta']:.2g} ({told['neighbours']}) "
-        f"{held}; noise multiplier {told['noise_multiplier']:.4g} ({told['noise']}), "
-        f"{told['client_sampling']} sampling; metrics and evaluations are not covered"
+        f"epsilon {privacy['epsilon']:.3f} at delta {privacy['delta']:.2g} "
+        f"({privacy['neighbours']}) {adversary}; noise multiplier "
+        f"{privacy['noise_multiplier']:.4g} ({privacy['noise']}), "
+        f"{privacy['client_sampling']} sampling; metrics and evaluations are not covered"
     ]
 
 
 def _check_temporary_folder() -> None:
-    """Raises a `UserError` where there is none: TensorFlow's import would fail without a word."""
+    """Checks for a temporary folder, without which TensorFlow's import fails without a message.
+
+    Raises:
+        UserError: If there is none.
+    """
     try:
         tempfile.gettempdir()
     except FileNotFoundError as error:
@@ -232,7 +236,7 @@ def _check_temporary_folder() -> None:
 
 
 def _enter_calling_folder() -> None:
-    """Enters the folder where one types, whose modules can be imported, as by `python -m`."""
+    """Enters the user's folder, and makes its modules importable, as `python -m` does."""
     folder = os.environ.get("BUILD_WORKING_DIRECTORY")
     if folder:
         os.chdir(folder)
@@ -256,7 +260,7 @@ def _parse_flags(program: Program, argv: list[str], *, takes_arguments: bool) ->
         sys.exit(_complain(error))
     except flags.Error as error:
         sys.exit(_complain(option_flags.mistake(error)))
-    except BrokenPipeError:  # Nobody reads the help.
+    except BrokenPipeError:  # The reader of the help has ended.
         os._exit(_UNREAD)
     if len(rest) > 1 and not takes_arguments:
         sys.exit(_complain(f"unexpected argument {rest[1]!r}; flags are written --name=value."))
@@ -264,20 +268,20 @@ def _parse_flags(program: Program, argv: list[str], *, takes_arguments: bool) ->
 
 
 def _complain(error: object) -> int:
-    """Prints a mistake of the user, with what has set the flags it names; returns the status."""
+    """Prints a mistake of the user, with the sources of the flags it names; returns the status."""
     line, set_by = " ".join(str(error).replace("ERROR::", "").split()), option_flags.set_by
     named = [name for name in dict.fromkeys(re.findall(r"--(\w+)", line)) if name in set_by]
     if named:
-        told = ", ".join(f"{set_by[name]} sets --{name}" for name in named)
-        line = f"{line.removesuffix('.')} ({told})."
+        sources = ", ".join(f"{set_by[name]} sets --{name}" for name in named)
+        line = f"{line.removesuffix('.')} ({sources})."
     with contextlib.suppress(OSError):  # The disk with the log may be full, too.
-        print("error:", escaped(line), file=sys.stderr)
+        print("error:", printable(line), file=sys.stderr)
     return _MISTAKE
 
 
 def _is_unread() -> bool:
-    """Says whether a pipe that the program writes to has lost its reader."""
-    watched = select.poll()
+    """Returns whether the pipe of stdout or stderr has lost its reader."""
+    poll = select.poll()
     for number in (1, 2):
-        watched.register(number, 0)
-    return any(events & select.POLLERR for _, events in watched.poll(0))
+        poll.register(number, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))

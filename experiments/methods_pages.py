@@ -1,6 +1,6 @@
-"""Writes docs/methods/, a page for each file of methods, from what these files declare.
+"""Writes docs/methods/, a page for each file of methods, from the declarations in these files.
 
-So are the types of methods' functions, `fedpersonal/methods/signatures.pyi`.
+It also writes the types of methods' functions, `fedpersonal/methods/signatures.pyi`.
 
 python -m experiments.methods_pages
 """
@@ -40,65 +40,65 @@ from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.optimizers import AnyOptimizer
 """
 _MADE = "<!-- Made by python -m experiments.methods_pages, from {}. -->"
-_PARTS = ("embedding", "head", "body", "table", "own_items")
+_PARTS = ("embedding", "head", "body", "table", "per_client_items")
 _LAYERS = Layers(**{part: (part,) for part in _PARTS}, everything=_PARTS[:4])
 _WORDS = {
     "global": "the global variables",
     "local": "the local variables",
     "all": "all variables",
     "personal": "the personal copy",
-    "own": "the embedding, or else the head",
+    "default_local": "the embedding, or else the head",
     **{part: f"the {part}" for part in _PARTS},
     "table": "the table of users",
-    "own_items": "a table of items",
+    "per_client_items": "a table of items",
 }
 _STATES = {"personal": "the client's state", "server": "the server's state"}
 _DATA = {"all": "all data", "support": "the support set", "query": "the query set"}
 _INDEX = f"""# Methods
 {_MADE.format("fedpersonal/methods")}
 
-`--method` takes these names in every task whose model has the layers that a method needs. Each
-page says which paper a method is from, what a client does in a round, its options, and where we
-depart from the paper. A method of your own is [one file](../tutorials/own_method.md), and then has
-its page here, too.
+`--method` takes these names in every task whose model has the layers that a method requires. Each
+page has the paper of a method, the steps of a client in a round, its options, and our departures
+from the paper. Your own method is [one file](../tutorials/own_method.md), and then has its page
+here, too.
 
-| name | in tables | what is each client's own | tasks |
+| name | in tables | local or personal values of a client | tasks |
 | --- | --- | --- | --- |
 """
 _EVERY = """
 ## Options of every method
 
 Defaults are those of the method; a [task](../reference/options.md) may have others. A method that
-one task alone offers has that task's.
+only one task offers has the defaults of that task.
 
 """
 
 
 def pages() -> dict[str, str]:
     """Returns the text of each page by its file's name."""
-    found = {f"{name}.md": _page(name, module) for name, module in _modules().items()}
+    texts = {f"{name}.md": _page(name, module) for name, module in _modules().items()}
     rows = (row for name, module in _modules().items() for row in _rows(name, module))
     index = [_INDEX, *rows, _EVERY]
     index += [line + "\n" for line in options_table(ClientOptions.declarations())]
-    return {"index.md": "".join(index), **found}
+    return {"index.md": "".join(index), **texts}
 
 
 def signatures() -> str:
-    """Returns the types of the functions that make algorithms in programs, as a stub has them."""
+    """Returns the stub of the functions that build algorithms in programs."""
     lines = [_STUB]
     for name in (name for name in sorted(fp.__all__) if name in _modules()):
         lines.append(f"\ndef {name}(\n    *,\n")
         for p in inspect.signature(getattr(fp, name)).parameters.values():
             default = "" if p.default is p.empty else f" = {p.default!r}".replace("'", '"')
             lines.append(f"    {p.name}: {p.annotation}{default},\n".replace("'", '"'))
-        said = (inspect.getdoc(getattr(fp, name)) or "").partition("\n    **options")[0]
-        said = textwrap.indent(said, "    ").lstrip()
-        lines.append(f') -> Algorithm:\n    """{said}\n    """\n')
+        text = (inspect.getdoc(getattr(fp, name)) or "").partition("\n    **options")[0]
+        text = textwrap.indent(text, "    ").lstrip()
+        lines.append(f') -> Algorithm:\n    """{text}\n    """\n')
     return "".join(lines)
 
 
 def write() -> None:
-    """Writes the pages, and removes those of methods that are gone."""
+    """Writes the pages, and removes pages of methods that no longer exist."""
     with atomic_write(STUB) as file:
         file.write(signatures())
     texts = pages()
@@ -111,7 +111,7 @@ def write() -> None:
 
 
 def _modules() -> Mapping[str, types.ModuleType]:
-    """Returns the files of methods by name; FedPerC's are listed beside their models."""
+    """Returns the files of methods by name; FedPerC's methods are defined next to their models."""
     names = [module.name for module in pkgutil.iter_modules(fedpersonal.methods.__path__)]
     files = {name: importlib.import_module(f"fedpersonal.methods.{name}") for name in names}
     return {n: file for n, file in files.items() if n == "fedperc" or methods_in(file)}
@@ -123,7 +123,7 @@ def _methods(name: str, module: types.ModuleType) -> Sequence[type[Method]]:
 
 def _rows(name: str, module: types.ModuleType) -> Iterator[str]:
     for method in _methods(name, module):
-        cells = f"[`{method.name}`]({name}.md#{method.name})", method.title, _own(method)
+        cells = f"[`{method.name}`]({name}.md#{method.name})", method.title, _local_part(method)
         yield f"| {' | '.join(cells)} | {_tasks(method)} |\n"
 
 
@@ -142,8 +142,8 @@ def _page(name: str, module: types.ModuleType) -> str:
     if name == "fedperc":
         lines.append(inspect.getdoc(language_methods) or "")
     lines.append("## Departures from the paper")
-    said = departures[0].partition(": ")[2] if departures else "None that we know of."
-    lines.append(said[:1].upper() + said[1:])
+    text = departures[0].partition(": ")[2] if departures else "None that we know of."
+    lines.append(text[:1].upper() + text[1:])
     lines.append("## Figures")
     lines.append(_figures(methods))
     seen: dict[type[Options], str] = {}
@@ -153,14 +153,13 @@ def _page(name: str, module: types.ModuleType) -> str:
 
 
 def _signature(maker: Callable[..., Algorithm]) -> str:
-    """Returns what the function of a program takes."""
+    """Returns the signature of a function of `fp`, without annotations."""
     parameters = inspect.signature(maker).parameters.values()
-    plain = [p.replace(annotation=p.empty) for p in parameters]
-    return str(inspect.Signature(plain))
+    return str(inspect.Signature([p.replace(annotation=p.empty) for p in parameters]))
 
 
 def _title(methods: Sequence[type[Method]]) -> str:
-    """Returns what a page is called: one method, or two that are no variants of each other."""
+    """Returns the title of a page: one method, or two that are no variants of each other."""
     first, *others = (method.title for method in methods)
     is_pair = len(others) == 1 and not others[0].startswith(first)
     return f"{first} and {others[0]}" if is_pair else first
@@ -171,7 +170,7 @@ def _section(method: type[Method]) -> Iterator[str]:
     facts = {
         "In tables": method.title,
         "Tasks": _tasks(method),
-        "Each client's own": _own(method),
+        "Local or personal values": _local_part(method),
         "Before a client predicts, it": _adaptation(method),
     }
     if method.trains:
@@ -180,7 +179,7 @@ def _section(method: type[Method]) -> Iterator[str]:
         at_rate = f" at a rate of {rate:g}" if rate else ""
         facts["Server optimizer, unless named"] = f"`{server}`{at_rate}" if server else "the task's"
     yield "\n".join(
-        f"- {what}{'' if what.endswith(' it') else ':'} {said}" for what, said in facts.items()
+        f"- {name}{'' if name.endswith(' it') else ':'} {text}" for name, text in facts.items()
     )
     options = _options_of(method)()
     algorithm = method.build(options, _LAYERS)
@@ -189,37 +188,37 @@ def _section(method: type[Method]) -> Iterator[str]:
     elif method.is_federated:
         steps = getattr(options, "local_steps", 0)
         samples = f"samples {steps} batches, which are its data of the round, and " if steps else ""
-        yield f"In a round, by default, a client {samples}moves:"
+        yield f"In a round, by default, a client {samples}updates:"
         yield "\n".join(f"{i}. {_phase(p)}" for i, p in enumerate(algorithm.phases, 1))
         if algorithm.assignments:
             states = " and ".join(_STATES[one.of] for one in algorithm.assignments)
-            yield f"Then it computes {states} anew."
+            yield f"Then it computes {states} again."
     else:
-        yield "One server trains on everybody's data: " + _phase(algorithm.phases[0]) + "."
+        yield "One server trains on the data of all clients: " + _phase(algorithm.phases[0]) + "."
 
 
 def _options(method: type[Method], seen: dict[type[Options], str]) -> Iterator[str]:
-    """Yields what a method reads beside what all do, once for methods that read the same."""
+    """Yields the options of a method besides the common ones, once for methods with the same."""
     if method.options in seen:
         yield f"Its options are those of [`{seen[method.options]}`](#{seen[method.options]})."
         return
     seen[method.options] = method.name
     common = ClientOptions.declarations()
     declared = _options_of(method).declarations()
-    own = {name: option for name, option in declared.items() if name not in common}
+    extra = {name: option for name, option in declared.items() if name not in common}
     all_have = "[those of every method](index.md#options-of-every-method)"
-    yield f"Its options, beside {all_have}:" if own else f"Its options are {all_have}."
-    if own:
-        yield "\n".join(options_table(own))
+    yield f"Its options, besides {all_have}:" if extra else f"Its options are {all_have}."
+    if extra:
+        yield "\n".join(options_table(extra))
 
 
 def _options_of(method: type[Method]) -> type[Options]:
-    """Returns a method's options, with the defaults of its task where one task alone has it."""
+    """Returns a method's options, with the defaults of its task if only one task has it."""
     tasks = [task for task in all_tasks().values() if method in task.methods.values()]
     if len(tasks) != 1:
         return method.options
-    known = method.options.declarations()
-    defaults = {name: value for name, value in tasks[0].defaults.items() if name in known}
+    declared = method.options.declarations()
+    defaults = {name: value for name, value in tasks[0].defaults.items() if name in declared}
     return type(method.options.__name__, (method.options,), {}, defaults=defaults)
 
 
@@ -229,17 +228,17 @@ def _phase(phase: Phase) -> str:
         return f"{_variables(phase.variables)}, to the exact solution on {data}"
     if isinstance(phase, BlendPhase):
         return (
-            "how far each weight of the personal copy goes towards what the server sent, in "
+            "the share by which each weight of the personal copy moves to the server's value, in "
             f"{phase.epochs} {'pass' if phase.epochs == 1 else 'passes'} over {data}"
         )
     if isinstance(phase, ChoicePhase):
         if phase.mixes:
-            likely = f"how likely each makes the labels of {data}"
-            return f"the weights of {phase.clusters} models, by {likely}"
-        return f"the choice of one of {phase.clusters} models, the one of the least loss on {data}"
+            likelihood = f"the likelihood of the labels of {data} by each"
+            return f"the weights of {phase.clusters} models, by {likelihood}"
+        return f"the choice of one of {phase.clusters} models, by the least loss on {data}"
     if isinstance(phase, NeighboursPhase):
         return (
-            f"remembers {data}, and predicts by the {phase.neighbours} nearest examples, too, at a "
+            f"stores {data}, and predicts also by the {phase.neighbours} nearest examples, with a "
             f"weight of {phase.weight:g}"
         )
     passes = "pass" if phase.epochs == 1 else "passes"
@@ -247,12 +246,13 @@ def _phase(phase: Phase) -> str:
     if phase.max_steps is not None:
         words += f", at most {phase.max_steps} {'step' if phase.max_steps == 1 else 'steps'}"
     if phase.proximal:
-        words += f"; pulled to what the server sent, at a weight of {phase.proximal:g}"
+        words += f"; with a proximal term to the server's values, of weight {phase.proximal:g}"
     for term, factor in phase.corrections.items():
-        words += f"; {_STATES[term]} {'added to' if factor > 0 else 'taken from'} each gradient"
+        sign = "added to" if factor > 0 else "subtracted from"
+        words += f"; {_STATES[term]} is {sign} each gradient"
     if phase.ahead:
         steps = f"{phase.ahead.steps} {'step' if phase.ahead.steps == 1 else 'steps'}"
-        words += f"; each step looks ahead from {steps} of a copy"
+        words += f"; each step takes its gradient after {steps} of a copy"
     return words
 
 
@@ -262,11 +262,12 @@ def _variables(variables: str | tuple[str, ...]) -> str:
     return "the layers " + ", ".join(f"`{name}`" for name in variables)
 
 
-def _own(method: type[Method]) -> str:
+def _local_part(method: type[Method]) -> str:
+    """Returns the local variables, or the personal copies or states, of a method's clients."""
     algorithm: Algorithm = method.build(_options_of(method)(), _LAYERS)
     layers = method.local_layers(_options_of(method)(), _LAYERS)
     if not method.trains:
-        return "the whole model: nothing is ever sent"
+        return "the whole model; nothing is sent"
     if algorithm.personal:
         if algorithm.personal.role == "state":
             return f"a state in the shape of the model, {algorithm.local_variables}"
@@ -274,15 +275,15 @@ def _own(method: type[Method]) -> str:
         mixed = "; mixed with the shared model" if algorithm.personal.mixing is not None else ""
         if algorithm.personal.role == "offset":
             parts = _variables(algorithm.personal.layers)
-            return f"what it adds to {parts}, {algorithm.local_variables}"
+            return f"an offset of {parts}, {algorithm.local_variables}"
         parts = _variables(algorithm.personal.layers) if algorithm.personal.layers else "the model"
         return f"a copy of {parts}, {algorithm.local_variables}{sent}{mixed}"
     if algorithm.choice:
         if algorithm.choice.mixes:
             return f"the weights of {algorithm.choice.clusters} models, {algorithm.local_variables}"
-        return f"the choice of one of {algorithm.choice.clusters} models, made anew in each round"
+        return f"the choice of one of {algorithm.choice.clusters} models, renewed in each round"
     if algorithm.local_variables == "none" or not (method.local_part or layers):
-        if any(map(_remembers, _finetuning(method))):
+        if any(map(_has_memory, _finetuning(method))):
             return "a memory of its examples"
         tuned = method.finetunes is not None
         return "a copy, fine-tuned before it predicts" if tuned else "nothing"
@@ -294,24 +295,24 @@ def _own(method: type[Method]) -> str:
 
 def _adaptation(method: type[Method]) -> str:
     if EPOCHS in method.options.declarations():
-        return "moves all variables, in as many passes over all data as validate best"
+        return "updates all variables, in the number of passes over all data that validates best"
     phases = _finetuning(method)
-    moves = [f"{'' if _remembers(phase) else 'moves '}{_phase(phase)}" for phase in phases]
+    steps = [f"{'' if _has_memory(phase) else 'updates '}{_phase(phase)}" for phase in phases]
     algorithm = method.build(_options_of(method)(), _LAYERS)
     if algorithm.choice and not algorithm.choice.mixes:
-        moves.insert(0, "chooses a model")
+        steps.insert(0, "chooses a model")
     elif algorithm.local_variables == "rebuilt":
-        moves.insert(0, "rebuilds what is its own")
+        steps.insert(0, "rebuilds its local variables")
     elif algorithm.local_variables == "kept":
-        moves.insert(0, "takes what it has kept, or builds it if it has kept nothing")
-    return "; then ".join(moves) or "does nothing"
+        steps.insert(0, "reads its kept values, or builds them if it has none")
+    return "; then ".join(steps) or "does nothing"
 
 
 def _finetuning(method: type[Method]) -> Sequence[Phase]:
     return method.finetuning(_options_of(method)(), _LAYERS)
 
 
-def _remembers(phase: Phase) -> bool:
+def _has_memory(phase: Phase) -> bool:
     return isinstance(phase, NeighboursPhase)
 
 
@@ -326,15 +327,15 @@ def _tasks(method: type[Method]) -> str:
 def _figures(methods: Sequence[type[Method]]) -> str:
     titles = "|".join(re.escape(m.title) for m in methods)
     names = "|".join(m.name for m in methods)
-    # A title in a row's first cell, or a name as code: the page tells something of the method.
-    wanted = re.compile(rf"^\| *\**({titles})\b|`({names})`", re.MULTILINE)
-    found = []
+    # Pages with a title in the first cell of a row, or with a name as code, report on the method.
+    pattern = re.compile(rf"^\| *\**({titles})\b|`({names})`", re.MULTILINE)
+    links = []
     for path in sorted((DOCS / "results").glob("*.md")):
         text = path.read_text(encoding="utf-8")
-        if path.name != "index.md" and wanted.search(text):
+        if path.name != "index.md" and pattern.search(text):
             heading = next(line for line in text.splitlines() if line.startswith("# "))
-            found.append(f"- [{heading[2:]}](../results/{path.name})")
-    return "\n".join(found) or "Not measured yet."
+            links.append(f"- [{heading[2:]}](../results/{path.name})")
+    return "\n".join(links) or "Not measured yet."
 
 
 if __name__ == "__main__":

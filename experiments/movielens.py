@@ -1,4 +1,4 @@
-"""FedRecon and its rivals on MovieLens, or on any table of ratings.
+"""Predicts ratings of MovieLens, or of any table of ratings: FedRecon and other methods.
 
 fedpersonal movielens --total_rounds=500 --data_dir=path/to/ml-1m
 """

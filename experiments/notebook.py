@@ -1,10 +1,10 @@
-"""Writes docs/start/ten_minutes.ipynb: the page beside it as cells, and what they show.
+"""Writes docs/start/ten_minutes.ipynb: the page next to it as cells, with their outputs.
 
 make notebook
 
-The page is the source. Its blocks of Python are the cells that run, in a kernel of Jupyter's; the
-rest is text. Where they show what the notebook has already, it stays as it is: times, pictures and
-last digits are no news.
+The page is the source. Its blocks of Python are the cells, which run in a kernel of Jupyter; the
+rest is text. If the outputs equal those in the notebook, it is not changed: times, pictures and
+last digits do not count.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _cells(page: str) -> Iterator[dict[str, Any]]:
             yield {"cell_type": "markdown", "metadata": {}, "source": lines}
 
 
-def said(cell: Mapping[str, Any]) -> str:
-    """Returns what a cell has printed, and its value, without pictures and stderr."""
+def output_text(cell: Mapping[str, Any]) -> str:
+    """Returns the printed output of a cell, and its value, without pictures and stderr."""
     texts = []
     for output in cell.get("outputs", ()):
         if output["output_type"] == "execute_result":
@@ -61,29 +61,29 @@ def said(cell: Mapping[str, Any]) -> str:
 
 
 def agree(one: str, other: str) -> bool:
-    """Tells whether two outputs are the same but for spaces, and numbers within two per cent."""
-    (words, numbers), (others, their_numbers) = map(_taken_apart, (one, other))
-    return words == others and all(
-        math.isclose(a, b, rel_tol=0.02, abs_tol=0.02) for a, b in zip(numbers, their_numbers)
+    """Returns whether two outputs agree but for spaces, with numbers within two per cent."""
+    (words, numbers), (other_words, other_numbers) = map(_split_numbers, (one, other))
+    return words == other_words and all(
+        math.isclose(a, b, rel_tol=0.02, abs_tol=0.02) for a, b in zip(numbers, other_numbers)
     )
 
 
-def _taken_apart(text: str) -> tuple[list[str], list[float]]:
+def _split_numbers(text: str) -> tuple[list[str], list[float]]:
     return _NUMBER.sub("0", text).split(), [float(n) for n in _NUMBER.findall(text)]
 
 
 def run(cells: dict[str, Any]) -> dict[str, Any]:
-    """Returns a notebook with what its cells show in a kernel, in a folder of its own."""
+    """Returns a notebook with the outputs of its cells, run in a kernel in a temporary folder."""
     import jupyter_client
     import nbclient
     import nbformat
 
     node = nbformat.reads(json.dumps(cells), as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        # Sockets in a folder, in place of ports.
+        # Sockets in a folder, instead of ports.
         kernel = jupyter_client.AsyncKernelManager(transport="ipc", ip=f"{folder}/kernel")
-        where = {"metadata": {"path": folder}}
-        nbclient.NotebookClient(node, km=kernel, timeout=300, resources=where).execute(
+        resources = {"metadata": {"path": folder}}
+        nbclient.NotebookClient(node, km=kernel, timeout=300, resources=resources).execute(
             cleanup_kc=True
         )
     for cell in node.cells:
@@ -96,28 +96,28 @@ def run(cells: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_news(ran: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
-    """Tells whether a notebook has other cells than another one, or shows something else."""
+    """Returns whether two notebooks differ in their cells or outputs."""
 
     def sources(cells: Sequence[Mapping[str, Any]]) -> list[str]:
         return ["".join(cell["source"]) for cell in cells]
 
-    mine, theirs = ran["cells"], kept["cells"]
-    return sources(mine) != sources(theirs) or not all(
-        agree(said(a), said(b)) for a, b in zip(mine, theirs)
+    new, old = ran["cells"], kept["cells"]
+    return sources(new) != sources(old) or not all(
+        agree(output_text(a), output_text(b)) for a, b in zip(new, old)
     )
 
 
 def main() -> None:
-    """Runs the page's cells, and writes the notebook if there is news."""
-    # A kernel has the environment of who starts it.
+    """Runs the page's cells, and writes the notebook if it has changed."""
+    # A kernel inherits the environment of this process.
     os.environ["PYTHONPATH"] = f"{PAGE.parents[2]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     ran = run(notebook(PAGE.read_text(encoding="utf-8")))
     if NOTEBOOK.exists() and not is_news(ran, json.loads(NOTEBOOK.read_text(encoding="utf-8"))):
-        print(f"{NOTEBOOK.name} shows what it has shown")
+        print(f"{NOTEBOOK.name} has not changed")
         return
     with atomic_write(NOTEBOOK) as file:
         file.write(json.dumps(ran, indent=1, ensure_ascii=False) + "\n")
-    print(f"{NOTEBOOK.name} is written anew")
+    print(f"{NOTEBOOK.name} is written")
 
 
 if __name__ == "__main__":

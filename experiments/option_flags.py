@@ -1,4 +1,4 @@
-"""The absl flags of options; each flag is declared by its option alone."""
+"""The absl flags of options; the declaration of an option defines its flag."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments.command import OWN_DATA
+from experiments.command import DATA_COMMANDS
 from fedpersonal import former
 from fedpersonal.errors import UserError, did_you_mean
 from fedpersonal.options import Declaration, Options, Value
 
-# Flags belong to the binary that asks for them.
+# Flags belong to the program that calls `define`, not to this module.
 flags.disclaim_key_flags()
 
-# The options that flags of this program stand for, by name.
+# The options of this program's flags, by name.
 defined: dict[str, Declaration] = {}
-# What has set a flag, by name: a file of flags, or a size. Flags of the command line are not there.
+# The source of flags not set on the command line, by name: a file of flags, or a size.
 set_by: dict[str, str] = {}
-# The flags that a preset has set, by `--size` or as a file, in place of the user.
+# The flags that a preset has set, by `--size` or as a file.
 preset: set[str] = set()
-# The sizes of presets, and what each is for.
+# The sizes of presets and their purposes.
 SIZES = {
     "quick": "a first look",
-    "paper": "as the paper trains on its data",
-    "best": "the best found on MovieLens-1M",
+    "paper": "the paper's settings",
+    "best": "the best settings of a search on MovieLens-1M",
 }
-# A size says neither what the data are nor where a run goes.
+# Flags that a size does not set: the data, and the name of the run.
 _NOT_SIZED = ("dataset", "experiment_name")
 _PRESETS = pathlib.Path(__file__).parent / "presets"
 _REPOSITORY = pathlib.Path(__file__).parents[1]
@@ -55,95 +55,95 @@ def parse(options: type[Options]) -> Options:
 def define_shared(
     *classes: type[Options], without: Sequence[str] = ()
 ) -> dict[str, set[type[Options]]]:
-    """Defines one flag for each option of any of several classes; it is None unless given.
+    """Defines one flag for each option of several classes; its default is None.
 
     Args:
-        *classes: The classes. Where they differ, a flag takes what one of them would.
-        without: Options that are no flags.
+        *classes: The classes. If their choices for an option differ, the flag takes all of them.
+        without: Options that get no flags.
 
     Returns:
-        Option to the classes that have it.
+        The classes that have an option, by its name.
     """
-    found: dict[str, list[tuple[type[Options], Declaration]]] = {}
+    by_option: dict[str, list[tuple[type[Options], Declaration]]] = {}
     for cls in classes:
         for name, declaration in cls.declarations().items():
             if name not in without:
-                found.setdefault(name, []).append((cls, declaration))
-    for own in found.values():
-        rule = own[0][1].rule
-        choices = tuple(dict.fromkeys(c for _, d in own for c in d.rule.choices))
-        texts = dict.fromkeys(d.rule.help for _, d in own)
-        # Which of them matter, the help of each one's own program says.
+                by_option.setdefault(name, []).append((cls, declaration))
+    for pairs in by_option.values():
+        rule = pairs[0][1].rule
+        choices = tuple(dict.fromkeys(c for _, d in pairs for c in d.rule.choices))
+        texts = dict.fromkeys(d.rule.help for _, d in pairs)
+        # Only the help of each class's program shows its main options.
         rule = dataclasses.replace(rule, help=" / ".join(texts), choices=choices, in_help=False)
-        _define(dataclasses.replace(own[0][1], default=None, rule=rule))
-    return {name: {cls for cls, _ in own} for name, own in found.items()}
+        _define(dataclasses.replace(pairs[0][1], default=None, rule=rule))
+    return {name: {cls for cls, _ in pairs} for name, pairs in by_option.items()}
 
 
-def given(
-    shared: dict[str, set[type[Options]]], options: type[Options], who: str
+def parse_shared(
+    shared: dict[str, set[type[Options]]], options: type[Options], program: str
 ) -> dict[str, Value]:
-    """Returns the options that shared flags give.
+    """Returns the options that the user has set by shared flags.
 
     Args:
-        shared: What `define_shared` has returned.
-        options: The class whose options they are.
-        who: Names it to the user, such as `--task=movielens`.
+        shared: The result of `define_shared`.
+        options: The class of the options.
+        program: The name of the class for the user, such as `--task=movielens`.
 
     Raises:
-        UserError: If a flag is given that is no option of the class.
+        UserError: If the user has set a flag that is no option of the class.
     """
-    found = {name: flags.FLAGS[name].value for name in shared if flags.FLAGS[name].present}
-    for name in found:
+    values = {name: flags.FLAGS[name].value for name in shared if flags.FLAGS[name].present}
+    for name in values:
         if options not in shared[name]:
-            raise UserError(f"--{name} is no option of {who}.")
-    return found
+            raise UserError(f"--{name} is no option of {program}.")
+    return values
 
 
 def define_size(*tasks: str) -> None:
-    """Defines `--size`, which names a preset of the task; `complete` sets what that says."""
-    known = [size for size in SIZES if any(_preset(task, size).is_file() for task in tasks)]
-    if known:
-        sizes = ", ".join(f"{size} ({SIZES[size]})" for size in known)
+    """Defines `--size`, which names a preset of the task; `complete` applies the preset."""
+    available = [size for size in SIZES if any(_preset(task, size).is_file() for task in tasks)]
+    if available:
+        sizes = ", ".join(f"{size} ({SIZES[size]})" for size in available)
         text = f"Sets options by a preset: {sizes}. Other flags and --flagfile win over it."
         flags.DEFINE_string("size", None, f"{text} [default: none]")
 
 
 def complete(name: str, task: str) -> str:
-    """Sets the flags of the size asked for that nobody has set, and looks for a table.
+    """Sets the flags of the preset of `--size` that the user has not set, and checks for a table.
 
     Args:
-        name: The name by which the task was called, perhaps one of `OWN_DATA`.
-        task: The task's own name.
+        name: The name by which the task was called: its name, or one of `DATA_COMMANDS`.
+        task: The name of the task.
 
     Returns:
-        What a run is called: the name, and the size.
+        The default name of a run: `name`, with the size.
 
     Raises:
-        UserError: If the task lacks the size, or a name for one's own data comes without a table.
+        UserError: If the task lacks the size, or a command for a user's table comes without one.
     """
-    # A task that has no presets may have an option of that name.
+    # A task without presets may have an option `size`.
     size = flags.FLAGS.size if "size" in flags.FLAGS and "size" not in defined else None
     if size is not None:
-        known = [size for size in SIZES if _preset(task, size).is_file()]
-        if size not in known:
-            raise UserError(f"--size is {size}; {name} has {', '.join(known) or 'no sizes'}.")
+        available = [size for size in SIZES if _preset(task, size).is_file()]
+        if size not in available:
+            raise UserError(f"--size is {size}; {name} has {', '.join(available) or 'no sizes'}.")
         lines = expand_flagfiles([f"--flagfile={_preset(task, size)}"])
         unset = {n: line for line in lines for n in files_of([line]) if not flags.FLAGS[n].present}
-        told = {n: line for n, line in unset.items() if n not in _NOT_SIZED}
-        flags.FLAGS([name, *told.values()])
-        set_by.update(dict.fromkeys(told, f"--size={size}"))
-        preset.update(told)
-    own = OWN_DATA.get(name)
-    if own and not any(flags.FLAGS[n].present for n in (own.file_flag, "data_dir", "dataset")):
+        applied = {n: line for n, line in unset.items() if n not in _NOT_SIZED}
+        flags.FLAGS([name, *applied.values()])
+        set_by.update(dict.fromkeys(applied, f"--size={size}"))
+        preset.update(applied)
+    table = DATA_COMMANDS.get(name)
+    if table and not any(flags.FLAGS[n].present for n in (table.file_flag, "data_dir", "dataset")):
         raise UserError(
-            f"{name} needs a table: --{own.file_flag}=FILE, with columns {own.columns}; "
-            f"`fedpersonal {task}` trains on {own.instead}."
+            f"{name} needs a table: --{table.file_flag}=FILE, with columns {table.columns}; "
+            f"`fedpersonal {task}` trains on {table.default_data}."
         )
     return f"{name}_{size}" if size else name
 
 
 def set_by_presets() -> dict[str, str]:
-    """Returns which preset has set a flag, by name; neither the command line nor other files."""
+    """Returns the presets that have set flags, by the flags' names; not users' files of flags."""
     return {
         name: source
         for name, source in set_by.items()
@@ -156,19 +156,19 @@ def _preset(task: str, size: str) -> pathlib.Path:
 
 
 def typed() -> set[str]:
-    """Returns the options that the user has typed, or has set by a file of flags of their own.
+    """Returns the options that the user has typed, or set by the user's files of flags.
 
-    A preset is made for several methods, each of which reads what it has.
+    Presets do not count: they are made for several methods, some of which ignore some options.
     """
     return {name for name in defined if flags.FLAGS[name].present and name not in preset}
 
 
 class FromFile(str):
-    """An argument that stands in a file of flags.
+    """An argument from a file of flags.
 
     Attributes:
         file: The file's name.
-        is_preset: Whether it is a preset that comes with the programs.
+        is_preset: Whether the file is a preset of fedpersonal.
     """
 
     file: str
@@ -176,53 +176,53 @@ class FromFile(str):
 
 
 def expand_flagfiles(arguments: Sequence[str], within: Sequence[pathlib.Path] = ()) -> list[str]:
-    """Returns arguments with what flag files say in their place, those that they name, too.
+    """Returns arguments with `--flagfile`s replaced by the flags in these files, recursively.
 
-    A file that is not there is looked for in the repository, so that presets are found from any
-    folder. `within` are the files in which the arguments stand.
+    A missing file is looked up in the repository, so that presets can be named from any folder.
+    `within` are the files from which the arguments were read.
 
     Raises:
-        UserError: If one is no text file, or includes itself.
+        UserError: If a file is no text file, or includes itself.
     """
     expanded: list[str] = []
     rest = iter(arguments)
     for argument in rest:
         name, has_value, path = argument.partition("=")
-        if argument == "--":  # What follows is no flag.
+        if argument == "--":  # No flags follow it.
             return [*expanded, argument, *rest]
         if name not in ("-flagfile", "--flagfile"):
             expanded.append(argument)
             continue
         path = path if has_value else next(rest, "")
         try:
-            found, lines = _read_lines(path)
+            file, lines = _read_lines(path)
             for line in lines:
-                line.file, line.is_preset = path, found.parent == _PRESETS.resolve()
-            if found in within:
+                line.file, line.is_preset = path, file.parent == _PRESETS.resolve()
+            if file in within:
                 raise UserError("it includes itself")
         except (UserError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise UserError(f"--flagfile={path}: {reason}.") from None
-        expanded += expand_flagfiles(lines, (*within, found))
+        expanded += expand_flagfiles(lines, (*within, file))
     return expanded
 
 
 def _read_lines(path: str) -> tuple[pathlib.Path, list[FromFile]]:
-    """Returns where a flag file is, and its lines without comments."""
+    """Returns the path of a flag file, and its lines without comments."""
     workspace = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", _REPOSITORY))
     places = [place / path for place in (pathlib.Path(), workspace, _REPOSITORY) if path]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        is_there = any(place.exists() for place in places)
-        raise UserError("it is not a regular file" if is_there else "there is no such file")
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        exists = any(place.exists() for place in places)
+        raise UserError("it is not a regular file" if exists else "there is no such file")
     try:
-        text = found.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UserError("it is not UTF-8 text") from None
     if "\0" in text:
         raise UserError("it is not text: it has a NUL byte")
     lines = (FromFile(line.strip()) for line in text.splitlines())
-    return found.resolve(), [line for line in lines if line and line[0] != "#"]
+    return file.resolve(), [line for line in lines if line and line[0] != "#"]
 
 
 def rename_former(arguments: Sequence[str]) -> list[str]:
@@ -244,26 +244,26 @@ def rename_former(arguments: Sequence[str]) -> list[str]:
 
 
 def mistake(error: flags.Error) -> str:
-    """Returns what absl says against a flag as an option says it: name, value, what is right."""
-    said = str(error)
-    if missing := re.search(r"Flag --(\w+) must have a value other than None", said):
+    """Returns absl's message on a flag in the format of options: name, value, expected values."""
+    message = str(error)
+    if missing := re.search(r"Flag --(\w+) must have a value other than None", message):
         name = missing[1]
-        return f"--{name} is missing; give --{name}=...: {flags.FLAGS[name].help}"
-    wrong = re.match(r"flag --(\w+)=(.*): ", said, re.DOTALL)
+        return f"--{name} is missing; pass --{name}=...: {flags.FLAGS[name].help}"
+    wrong = re.match(r"flag --(\w+)=(.*): ", message, re.DOTALL)
     if wrong and wrong[1] in defined:
-        return str(defined[wrong[1]].mistake(wrong[2]))
-    if wrong and wrong[1] in flags.FLAGS and (wanted := _wanted(flags.FLAGS[wrong[1]].parser)):
-        value = wrong[2].partition(": ")[0]  # Python's own complaint may have a colon.
-        return f"--{wrong[1]} is {value[:80]}; it must be {wanted}."
-    unknown = re.match(r"Unknown command line flag '(.*?)'", said, re.DOTALL)
+        return str(defined[wrong[1]].value_error(wrong[2]))
+    if wrong and wrong[1] in flags.FLAGS and (expected := _expected(flags.FLAGS[wrong[1]].parser)):
+        value = wrong[2].partition(": ")[0]  # Python's message, which follows, may have a colon.
+        return f"--{wrong[1]} is {value[:80]}; it must be {expected}."
+    unknown = re.match(r"Unknown command line flag '(.*?)'", message, re.DOTALL)
     if unknown:
         name = unknown[1]
         return f"--{name} is no flag{_commands(name) or did_you_mean(name, flags.FLAGS, '--')}"
-    return said
+    return message
 
 
-def _wanted(parser: flags.ArgumentParser) -> str:
-    """Returns what a parser of numbers takes, in words; of others it is empty."""
+def _expected(parser: flags.ArgumentParser) -> str:
+    """Returns the values that a parser of numbers accepts, in words; empty for other parsers."""
     kinds = {flags.IntegerParser: "a whole number", flags.FloatParser: "a number"}
     kind = kinds.get(type(parser), "")
     bounds = {"at least": parser.lower_bound, "at most": parser.upper_bound} if kind else {}
@@ -272,43 +272,43 @@ def _wanted(parser: flags.ArgumentParser) -> str:
 
 
 def _commands(name: str) -> str:
-    """Returns which commands have a flag that names a user's own table; of others nothing."""
-    found = [command for command, own in OWN_DATA.items() if own.file_flag == name]
-    if not found:
+    """Returns advice on the commands that have a flag for a user's table; empty for other flags."""
+    names = [command for command, table in DATA_COMMANDS.items() if table.file_flag == name]
+    if not names:
         return ""
-    command = f"`fedpersonal {found[0]} --{name}=FILE`"
-    others = f" (so do {', '.join(found[1:])})" if found[1:] else ""
+    command = f"`fedpersonal {names[0]} --{name}=FILE`"
+    others = f" (so do {', '.join(names[1:])})" if names[1:] else ""
     return (
-        f" of this command. {command} trains on your table{others}; `fedpersonal sweep {found[0]} "
+        f" of this command. {command} trains on your table{others}; `fedpersonal sweep {names[0]} "
         f"--{name}=FILE --grid=method=fed_avg,ditto` compares methods on it."
     )
 
 
 def files_of(arguments: Sequence[str]) -> dict[str, str]:
-    """Returns the file of flags that has the last word on a flag, by the flags that have one."""
-    found = _last(arguments)
-    return {name: last.file for name, last in found.items() if isinstance(last, FromFile)}
+    """Returns the files of flags that set flags last, by the flags' names."""
+    last_arguments = _last(arguments)
+    return {name: last.file for name, last in last_arguments.items() if isinstance(last, FromFile)}
 
 
 def presets_of(arguments: Sequence[str]) -> set[str]:
-    """Returns the flags on which a preset has the last word."""
+    """Returns the flags that a preset sets last."""
     return {name for name, last in _last(arguments).items() if getattr(last, "is_preset", False)}
 
 
 def _last(arguments: Sequence[str]) -> dict[str, str]:
-    """Returns the argument that has the last word on a flag, by flag."""
-    found = {}
+    """Returns the last argument that sets a flag, by the flag's name."""
+    last = {}
     for argument in arguments:
         name = argument.lstrip("-").partition("=")[0]
-        found[name if name in flags.FLAGS else name.removeprefix("no")] = argument
-    return found
+        last[name if name in flags.FLAGS else name.removeprefix("no")] = argument
+    return last
 
 
 def read_flagfile(path: str | os.PathLike, options: type[Options]) -> dict[str, Value]:
-    """Returns the values that a file of flags gives to options.
+    """Returns the values of options in a file of flags.
 
     Raises:
-        UserError: If it names a flag that is no option, or a value that is none.
+        UserError: If it names a flag that is no option, or an invalid value.
     """
     holder = flags.FlagValues()
     for declaration in options.declarations().values():
@@ -336,7 +336,7 @@ def _define(declaration: Declaration, holder: flags.FlagValues = flags.FLAGS) ->
             is_bool, serializer = declaration.kind is bool, flags.ArgumentSerializer()
             parser = flags.BooleanParser() if is_bool else _Number(declaration)
             flags.DEFINE_multi(parser, serializer, name, values, rule.help, flag_values=holder)
-            holder[name].help = f"{rule.help} For several numbers, give it several times."
+            holder[name].help = f"{rule.help} For several numbers, repeat the flag."
     elif rule.choices:
         flags.DEFINE_enum(name, default, rule.choices, rule.help, flag_values=holder)
     elif declaration.kind in (int, float):
@@ -348,7 +348,7 @@ def _define(declaration: Declaration, holder: flags.FlagValues = flags.FLAGS) ->
 
 
 class _Number(flags.ArgumentParser):
-    """Takes what the option takes, and says what that is; the option checks the range."""
+    """Parses a number of the option's type; the option checks its range."""
 
     def __init__(self, declaration: Declaration):
         self._declaration = declaration
@@ -357,7 +357,7 @@ class _Number(flags.ArgumentParser):
         try:
             return self._declaration.kind(argument)
         except ValueError:
-            raise ValueError(f"it must be {self._declaration.wanted}") from None
+            raise ValueError(f"it must be {self._declaration.expected}") from None
 
     def flag_type(self) -> str:
         return self._declaration.kind.__name__

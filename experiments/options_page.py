@@ -1,4 +1,4 @@
-"""Writes docs/reference/options.md, the page of all options, from the classes that declare them.
+"""Writes docs/reference/options.md, the page of all options, from the declarations of options.
 
 python -m experiments.options_page
 """
@@ -9,7 +9,7 @@ import pathlib
 import sys
 from collections.abc import Iterator, Mapping
 
-from experiments.command import OWN_DATA
+from experiments.command import DATA_COMMANDS
 from fedpersonal.files import atomic_write
 from fedpersonal.options import Declaration
 from fedpersonal.tasks.find import all_tasks
@@ -20,13 +20,14 @@ _USUAL = " and at most 1,000,000,000"
 _TITLE = """# Options
 
 Made by `python -m experiments.options_page`; change the options, not this page. A value in square
-brackets stands for a default that depends on other options; no number is above a billion.
+brackets is a default that depends on other options; no number is above a billion.
 
-An option that the method, the task or another option makes idle is refused by name where it is
-typed, or stands in a file of flags of one's own. What a preset sets is not: it is made for several
-methods. One exception: a method and its twin with fine-tuning, such as `fed_avg` and
-`fed_avg_finetuning`, are compared by runs with the same flags. So `--finetuning_...` with the plain
-method gives a warning alone, as it does where fine-tuning moves nothing that a prediction reads.
+An option that has no effect with the chosen method, task or other options is an error if it is
+typed, or set by your file of flags. It is no error in a preset, which is made for several methods.
+One exception: a method and its variant with fine-tuning, such as `fed_avg` and
+`fed_avg_finetuning`, are compared by runs with the same flags. So `--finetuning_...` gives only a
+warning with the method without fine-tuning, and if fine-tuning changes no variable that predictions
+use.
 """
 
 
@@ -36,13 +37,14 @@ def page() -> str:
 
 
 def _lines(task: Task) -> Iterator[str]:
-    own = [name for name, own in OWN_DATA.items() if own.task == task.name]
+    commands = [name for name, table in DATA_COMMANDS.items() if table.task == task.name]
+    names = " and ".join(f"`fedpersonal {name}`" for name in [*commands, task.name])
     yield f"## {task.name}\n"
-    yield f"Of {' and '.join(f'`fedpersonal {name}`' for name in [*own, task.name])}.\n"
+    yield f"Options of {names}.\n"
     yield from options_table(task.options.declarations())
     yield "\n| `--method` | name | from |\n| --- | --- | --- |"
     for name, method in task.methods.items():
-        # The file that declares a method says of whom it is.
+        # The docstring of a method's file begins with its authors.
         module = sys.modules[method.__module__]
         yield f"| `{name}` | {method.title} | {(module.__doc__ or '').splitlines()[0]} |"
     yield ""

@@ -1,4 +1,4 @@
-"""A small GPT-2 trained from scratch on tables of texts: a base model where no hub can be reached.
+"""Trains a small GPT-2 from scratch on tables of texts, as a base model that needs no hub.
 
 fedpersonal pretrain --text_file=path/to/comments.jsonl.gz --output_dir=results/base_model
 """
@@ -24,7 +24,7 @@ flags.DEFINE_multi_string("text_file", [], "A table of texts, CSV or JSON lines;
 flags.DEFINE_string("text_column", "text", "Its column of texts.")
 flags.DEFINE_string("user_column", "user", "Its column of users, for --leave_out_users.")
 flags.DEFINE_multi_string(
-    "leave_out_users", [], "A user whose texts are not trained on; repeatable."
+    "leave_out_users", [], "A user whose texts are left out of the training; repeatable."
 )
 option_flags.define(FormatOptions)
 flags.DEFINE_string("output_dir", "results/base_model", "The folder of the model.")
@@ -46,7 +46,7 @@ _SETTINGS = (
 
 
 def main() -> None:
-    """Trains the model that the flags describe and prints where it is."""
+    """Trains the model that the flags describe and prints its folder."""
     if not FLAGS.text_file:
         raise UserError("--text_file: name at least one table of texts.")
     format = typing.cast("FormatOptions", option_flags.parse(FormatOptions))
@@ -54,7 +54,7 @@ def main() -> None:
     if _is_there(settings):
         print(f"The base model is in {FLAGS.output_dir} already.")
         return
-    # Data mistakes show before TensorFlow is imported.
+    # Mistakes in data are reported before TensorFlow is imported.
     texts = _read_texts(format)
     import dataclasses
 
@@ -84,29 +84,33 @@ def main() -> None:
 
 
 def _is_there(settings: dict[str, object]) -> bool:
-    """Tells whether the folder holds the model of these settings; raises `UserError` if others."""
+    """Returns whether the folder has the model of these settings.
+
+    Raises:
+        UserError: If it has a model of other settings, or other files.
+    """
     folder = pathlib.Path(FLAGS.output_dir)
     if not (folder / _NOTES).exists():
         if folder.is_dir() and any(folder.iterdir()):
             raise UserError(
-                f"{folder} holds something else than a base model of this program; give another "
+                f"{folder} has files, but no base model of this program; choose another "
                 "--output_dir."
             )
         return False
-    known = read_json(folder / _NOTES, {"settings": dict})["settings"]
-    check_same("settings", known, settings, folder)
+    existing = read_json(folder / _NOTES, {"settings": dict})["settings"]
+    check_same("settings", existing, settings, folder)
     return True
 
 
 def _read_texts(format: FormatOptions) -> list[str]:
-    """Reads the tables and says what is in them."""
+    """Reads the tables and prints their contents."""
     import numpy as np
 
     from fedpersonal.data.formats import Column
     from fedpersonal.data.tables import read_table
 
     texts: list[str] = []
-    left_out, found = list(FLAGS.leave_out_users), set()
+    left_out, all_users = list(FLAGS.leave_out_users), set()
     for path in FLAGS.text_file:
         columns = [Column(FLAGS.text_column, option="text_column")]
         if left_out:
@@ -115,16 +119,16 @@ def _read_texts(format: FormatOptions) -> list[str]:
         column, report = table.columns[FLAGS.text_column], dict(table.report)
         if left_out:
             users: Any = table.columns[FLAGS.user_column]  # A pandas.Categorical.
-            found.update(users.categories)
-            others = np.asarray(~users.isin(left_out))
-            report["rows of users left out"] = int((~others).sum())
-            column = column[others]
+            all_users.update(users.categories)
+            is_kept = np.asarray(~users.isin(left_out))
+            report["rows of users left out"] = int((~is_kept).sum())
+            column = column[is_kept]
         texts += list(column)
         reasons = "".join(f"; {count:,} {what}" for what, count in report.items() if count)
         print(f"{os.path.basename(path)}: {len(column):,} texts{reasons}", flush=True)
-    absent = [user for user in left_out if user not in found]
+    absent = [user for user in left_out if user not in all_users]
     if absent:
-        raise UserError(f"--leave_out_users: no text is of {absent[0]!r}.")
+        raise UserError(f"--leave_out_users: {absent[0]!r} has no texts.")
     return texts
 
 

@@ -1,4 +1,4 @@
-"""Subreddits of comments, films liked, or labels of any texts by user: FURL and its rivals.
+"""Predicts subreddits of comments, films that users like, or labels of any texts: FURL and others.
 
 fedpersonal reddit --text_file=path/to/comments.jsonl.gz --method=furl
 fedpersonal reddit --dataset=movielens_100k --text_encoder=hashed_words

@@ -3,7 +3,7 @@
 fedpersonal report results/movielens results/reddit
 fedpersonal report --show_clients results/movielens
 
-Pages are made to be shared: clients have numbers there, unless --show_clients gives their names.
+Pages can be shared: they number clients, unless --show_clients shows their names.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from fedpersonal.errors import UserError
 FLAGS = flags.FLAGS
 
 flags.DEFINE_bool(
-    "show_clients", False, "Give clients' names, texts and items; others need not know."
+    "show_clients", False, "Show clients' names, texts and items; do not share such a page."
 )
 
 
 def main(folders: list[str]) -> None:
-    """Writes the pages of the folders named."""
+    """Writes the page of each folder."""
     if not folders:
-        raise UserError("give the folder of a finished run, such as results/movielens.")
+        raise UserError("name the folder of a finished run, such as results/movielens.")
     from fedpersonal.report.page import write_report
 
     for folder in folders:

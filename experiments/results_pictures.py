@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/results/ from the JSON of the tables beside them.
+"""Draws the pictures of docs/results/ from the JSON of the tables next to them.
 
 python -m experiments.results_pictures
 """
@@ -17,26 +17,26 @@ import numpy as np
 from fedpersonal.files import atomic_write
 
 FOLDER = pathlib.Path(__file__).parents[1] / "docs" / "results"
-# Rows that learn nothing from clients, told by how their names begin.
-GUESSES = (
-    *("Guess", "A user's", "The ", "Popularity", "Base model"),
-    *("Most frequent word", "Trigram counts", "Shrunken rates"),
+# How the names of baselines begin: rows that learn nothing from clients.
+BASELINES = (
+    *("Baseline", "A user's", "The ", "Popularity", "Base model"),
+    *("Most frequent word", "Trigram counts", "Regularised rates"),
 )
-# Where axes begin at least; a letter is about so wide.
+# The least left end of axes, and the approximate width of a letter.
 _LEFT, _LETTER = 250, 7.5
 _RIGHT, _WIDTH, _ROW, _TOP = 90, 760, 26, 74
 
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A column of a table, a row a method.
+    """A picture of a column of a table, with one row per method.
 
     Attributes:
-        name: Of the file.
-        source: The JSON's name.
-        table: A table in it.
-        column: A column of that.
-        title: What is to be seen.
+        name: Name of the file.
+        source: Name of the JSON file.
+        table: Name of a table in it.
+        column: Name of a column of that table.
+        title: The title.
         better: `lower` or `higher`.
     """
 
@@ -49,9 +49,7 @@ class Picture:
 
 
 PICTURES = (
-    Picture(
-        "unseen_users", "table1", "unseen", "RMSE", "MovieLens-1M, users who took no part", "lower"
-    ),
+    Picture("unseen_users", "table1", "unseen", "RMSE", "MovieLens-1M, unseen users", "lower"),
     Picture(
         "comments",
         "table3",
@@ -81,7 +79,7 @@ PICTURES = (
         "recommendation_1m",
         "fair",
         "HR@10",
-        "Next film of MovieLens-1M, nothing leaks into training",
+        "Next film of MovieLens-1M, no leak into training",
         "higher",
     ),
     Picture(
@@ -96,7 +94,7 @@ PICTURES = (
 
 
 def svg(picture: Picture) -> str:
-    """Returns a picture: a dot a seed, a line at their mean, the paper's figure as a ring."""
+    """Returns a picture: a dot per seed, a line at their mean, the paper's figure as a ring."""
     path = FOLDER / f"{picture.source}.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     rows = content["tables"][picture.table]
@@ -121,9 +119,9 @@ def _lines(picture: Picture, cells: Mapping[str, Mapping[str, Any]], seeds: int)
     )
     yield f"<title>{escape(picture.title)}: {escape(picture.column)}</title>"
     yield f'<rect width="{_WIDTH}" height="{bottom + 34}" rx="8" fill="#fff"/>'
-    dots = "a dot a seed, a line at their mean" if seeds > 1 else "one seed"
+    dots = "dots: seeds; line: their mean" if seeds > 1 else "one seed"
     is_published = any(cell["published"] is not None for cell in cells.values())
-    note = f"{picture.better} is better; {dots}" + "; a ring: the paper's figure" * is_published
+    note = f"{picture.better} is better; {dots}" + "; ring: the paper's figure" * is_published
     yield f'<text x="16" y="26" font-weight="bold">{escape(picture.title)}</text>'
     yield f'<text x="16" y="46" fill="#555">{escape(picture.column)}, {note}</text>'
     for tick in ticks:
@@ -132,7 +130,7 @@ def _lines(picture: Picture, cells: Mapping[str, Mapping[str, Any]], seeds: int)
     for place, (name, cell) in enumerate(cells.items()):
         y = _TOP + _ROW * place + 10
         mean = cell["mean"]
-        color = "#777" if name.startswith(GUESSES) else "#2f6ea5"
+        color = "#777" if name.startswith(BASELINES) else "#2f6ea5"
         yield f'<text x="16" y="{y + 4}">{escape(name)}</text>'
         for value in cell["values"]:
             yield f'<circle cx="{x(value)}" cy="{y}" r="4" fill="{color}" fill-opacity=".55"/>'

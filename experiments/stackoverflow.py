@@ -1,4 +1,4 @@
-"""Next word prediction on Stack Overflow, or on any table of texts by user: FedRecon and rivals.
+"""Predicts next words of Stack Overflow, or of any table of texts by user: FedRecon and others.
 
 fedpersonal stackoverflow --text_file=path/to/texts.jsonl.gz --method=fed_recon
 """

@@ -1,4 +1,4 @@
-"""How the process of a command starts and ends: logs, signals, the exit."""
+"""Start and end of a command's process: logs, signals, the exit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ import fedpersonal
 
 _SECONDS_TO_LEAVE = 30.0
 _SECONDS_TO_COME_AGAIN = 0.1
-# What TensorFlow Federated imports, and hardly any command uses: a fifth of its import.
+# Modules that TensorFlow Federated imports but hardly any command uses: a fifth of its import time.
 _LATER = frozenset(
     {
         "scipy.signal",
@@ -37,24 +37,24 @@ _LATER = frozenset(
         "tensorflow_probability",
     }
 )
-# TensorFlow Lite converts its functions, where it is there.
+# An optional import of TensorFlow Lite, which converts functions of it.
 _WITHOUT = "jax"
-# What TensorFlow logs whatever its log level: a heading, and notices; not warnings and errors.
+# Lines that TensorFlow logs at every log level: a heading and notices, no warnings or errors.
 _NOTICES = (
     r"^WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR$",
     r"^I[0-9]{4} [0-9:.]+ +[0-9]+ [a-z0-9_]+\.cc:[0-9]+\] ",
 )
 
-_leaving = 0  # The status of an exit that a signal has raised,
-_left = False  # which has come to the exit hooks.
+_leaving = 0  # The status of the exit that a signal has raised, or 0.
+_left = False  # Whether the exit hooks have started.
 
 
 def start() -> None:
-    """Readies this process: quiet logs, a spared home, signals that let a command save its work.
+    """Prepares this process: quiet logs, no files in the home, signals that let it save its work.
 
-    SIGTERM and SIGHUP become exits with status 143 and 129, unless the program has handlers of its
-    own. A second one does not disturb what it does at its end, for 30 seconds. A signal that falls
-    into a callback of the garbage collector, where Python drops it, comes again; so does Ctrl-C.
+    SIGTERM and SIGHUP become exits with status 143 and 129, unless the program has its own
+    handlers. For 30 seconds, a second signal does not interrupt the exit. Signals during a callback
+    of the garbage collector, where Python drops the exception, are sent again; so is Ctrl-C.
     """
     _quiet_logs()
     _spare_home()
@@ -68,11 +68,11 @@ def start() -> None:
 
 @contextlib.contextmanager
 def fewer_imports() -> Iterator[None]:
-    """Has packages that TensorFlow Federated imports wait, within a `with` statement.
+    """Within a `with` statement, defers imports that TensorFlow Federated makes needlessly.
 
-    They are loaded when they are first used. Afterwards all that is imported is loaded as ever.
+    Deferred modules are loaded at their first use. After the statement, imports work as usual.
     """
-    finder = _Postponing()
+    finder = _DeferringFinder()
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -80,7 +80,7 @@ def fewer_imports() -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-class _Postponing(importlib.abc.MetaPathFinder):
+class _DeferringFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
@@ -95,29 +95,29 @@ class _Postponing(importlib.abc.MetaPathFinder):
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the process: exit hooks run and output is flushed, but nothing is taken apart.
+    """Ends the process: runs exit hooks and flushes output, but does not finalize the interpreter.
 
-    Threads of TensorFlow and gRPC outlive a command's work. One that reaches into an interpreter
-    that is being finalized crashes it, now and then, with a status that says that all has failed.
+    Threads of TensorFlow and gRPC outlive a command's work. If one uses an interpreter that is
+    being finalized, the process crashes with a status that reports a failure.
 
     Args:
         status: The exit status, if no signal has ended the work.
     """
-    status = _leaving or status  # Whoever catches its exit may raise another one, as Ray does.
+    status = _leaving or status  # Code that catches the exit may raise another one, as Ray does.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # Closed, or nobody reads it any more.
+        with contextlib.suppress(OSError, ValueError):  # Closed, or its reader has ended.
             stream.flush()
     os._exit(status)
 
 
 def _spare_home() -> None:
-    """Lets Keras, Matplotlib and Transformers write to a folder of this process, not to the home.
+    """Makes Keras, Matplotlib and Transformers write to a temporary folder, not to the home.
 
-    They keep settings and caches there, each in a folder of its own. Where that is there already,
-    or the environment names another one, nothing is changed.
+    Each of them has a folder for settings and caches. If that folder exists, or the environment
+    names another one, it is not changed.
     """
-    # The version that is pinned takes this name, and says each time that a later one will not.
+    # The pinned version reads this variable, and warns each time that it is deprecated.
     warnings.filterwarnings("ignore", "Using `TRANSFORMERS_CACHE`", FutureWarning)
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.join("~", ".config")
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
@@ -136,7 +136,7 @@ def _spare_home() -> None:
         return
     try:
         folder = tempfile.mkdtemp(prefix="fedpersonal-home-")
-    except OSError:  # The disk is full. What has to write will say so.
+    except OSError:  # The disk is full. Code that has to write will report it.
         return
     atexit.register(_remove, folder, os.getpid())
     for name in missing:
@@ -144,15 +144,15 @@ def _spare_home() -> None:
 
 
 def _remove(folder: str, process: int) -> None:
-    if os.getpid() == process:  # A fork's end is not the command's.
+    if os.getpid() == process:  # Not in a fork.
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _quiet_logs() -> None:
-    """Silences TensorFlow's chatter, before it is imported.
+    """Silences TensorFlow's notices, before it is imported.
 
-    A log level that is already in the environment (`TF_CPP_MIN_LOG_LEVEL`) is the user's wish: then
-    nothing is changed. TensorFlow logs some notices whatever the level; 3 asks for none.
+    If the user has set a log level (`TF_CPP_MIN_LOG_LEVEL`), it is not changed. TensorFlow logs a
+    few notices at every level; at level 3 they are dropped, too.
     """
     level = os.environ.get("TF_CPP_MIN_LOG_LEVEL")
     if level in (None, "3"):
@@ -185,15 +185,15 @@ class _Quiet(importlib.abc.MetaPathFinder):
 
 @contextlib.contextmanager
 def _without_notices() -> Iterator[None]:
-    """Drops TensorFlow's notices from what is written to descriptor 2, within a `with` statement.
+    """Within a `with` statement, drops TensorFlow's notices from the output to descriptor 2.
 
-    A process of its own hands the other lines on: they must be seen also where the import ends this
-    process, as it does on a processor that TensorFlow was not made for.
+    A separate process passes on the other lines, so that they appear even if the import ends this
+    process, as on a processor without the instructions that TensorFlow needs.
     """
     command = ["grep", "-avE", *(f"-e{line}" for line in _NOTICES)]
     try:
         stderr = os.dup(2)
-        # A session of its own: Ctrl-C is not for it.
+        # A new session, so that Ctrl-C does not reach it.
         filtering = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=stderr, start_new_session=True
         )
@@ -213,17 +213,17 @@ def _without_notices() -> Iterator[None]:
 
 
 def _exit(signum: int, frame: types.FrameType | None) -> None:
-    """Exits, and again should the command go on: anybody may catch and drop an exception."""
+    """Exits, and sends the signal again later in case the program drops the exception."""
     global _leaving
     if not _leaving:
         _leaving = 128 + signum
-        # `threading` takes locks, which the code that the signal has interrupted may hold.
+        # `threading` takes locks, which the interrupted code may hold.
         _thread.start_new_thread(_send_again, (signum, _SECONDS_TO_LEAVE))
         raise SystemExit(_leaving)
 
 
 def _send_dropped_again(dropped: sys.UnraisableHookArgs) -> None:
-    """Sends a signal again whose exception Python has dropped."""
+    """Sends a signal again if Python has dropped its exception."""
     if issubclass(dropped.exc_type, KeyboardInterrupt):
         signum = int(signal.SIGINT)
     elif issubclass(dropped.exc_type, SystemExit) and _leaving:
@@ -235,7 +235,7 @@ def _send_dropped_again(dropped: sys.UnraisableHookArgs) -> None:
 
 
 def _send_again(signum: int, seconds: float) -> None:
-    """Sends the main thread a signal in a while, unless it has left by then."""
+    """Sends the main thread a signal after a delay, unless it is leaving by then."""
     global _leaving
     time.sleep(seconds)
     if not _left:

@@ -1,11 +1,11 @@
-"""Chooses options of a program: runs of a grid, or drawn at random, judged on validation clients.
+"""Chooses options of a program on validation clients, from a grid or from random settings.
 
 fedpersonal sweep movielens --grid='client_learning_rate=0.1,0.3;embedding_dim=16,32'
 fedpersonal sweep ratings --ratings_file=ratings.csv --size=quick --grid=ridge_l2=3,10
 fedpersonal sweep my_package.houses --grid='hidden_dim=log:16..64' --random=20
 
-The other flags are those of the program, a task's name or the module of an own one. The same
-command goes on where it was interrupted.
+The program is the name of a task or the module of your task; the other flags are those of the
+program. The same command resumes an interrupted one.
 """
 
 from __future__ import annotations
@@ -37,43 +37,49 @@ flags.DEFINE_string(
 )
 flags.DEFINE_integer("seeds", 3, "Runs of a setting, which share a split.", lower_bound=1)
 flags.DEFINE_integer(
-    "random", None, "Draw so many settings, not all of the grid.", lower_bound=1, upper_bound=10_000
+    "random",
+    None,
+    "Number of settings to sample from the grid. [default: run all settings]",
+    lower_bound=1,
+    upper_bound=10_000,
 )
-flags.DEFINE_integer("draw_seed", 0, "Fixes these draws.", lower_bound=0)
+flags.DEFINE_integer("draw_seed", 0, "Seed of the sampled settings.", lower_bound=0)
 flags.DEFINE_integer(
     "jobs",
     None,
-    "Runs at once. [default: one a processor, where there are 1.5 GB of memory for each]",
+    "Parallel runs. [default: one per processor with 1.5 GB of memory for each]",
     lower_bound=1,
     upper_bound=1000,
 )
 flags.DEFINE_string(
-    "metric", None, "Of validation clients, chooses. [default: the first that the program prints]"
+    "metric",
+    None,
+    "Metric of validation clients that chooses. [default: the first that the program prints]",
 )
 flags.DEFINE_integer(
     "runners_up",
     1,
-    "Settings next to the chosen one that are tested, for comparison.",
+    "Number of next best settings that are also tested, for comparison.",
     lower_bound=0,
 )
-flags.DEFINE_string("output_dir", None, "Where all goes. [default: results/sweep_<program>]")
-flags.DEFINE_string("experiment_name", None, "Of a run's flags; not used.")
+flags.DEFINE_string("output_dir", None, "Output directory. [default: results/sweep_<program>]")
+flags.DEFINE_string("experiment_name", None, "A flag of runs, accepted for presets; not used.")
 _TASK = TaskFlags(without=["seed"])
 
 
 def _main(programs: list[str]) -> None:
-    """Runs what is missing, and prints the table and the chosen command."""
-    program, task, shared = _TASK.given(programs)
+    """Runs the missing runs, and prints the table and the command of the chosen setting."""
+    program, task, shared = _TASK.parse(programs)
     runtime.check_runtime(str(shared.get("runtime", "local")))
     from experiments.sweeping import page
-    from experiments.sweeping.grid import all_settings, draw_settings, parse_grid
+    from experiments.sweeping.grid import all_settings, parse_grid, sample_settings
     from experiments.sweeping.sweep import Sweep
 
     grid = parse_grid(FLAGS.grid, task.options)
     if "seed" in grid:
-        raise UserError("--grid: --seeds says how many seeds each setting has.")
+        raise UserError("--grid: use --seeds for the number of seeds of each setting.")
     number = FLAGS.random
-    settings = draw_settings(grid, number, FLAGS.draw_seed) if number else all_settings(grid)
+    settings = sample_settings(grid, number, FLAGS.draw_seed) if number else all_settings(grid)
     output_dir = pathlib.Path(FLAGS.output_dir or f"results/sweep_{program}").resolve()
     sweep = Sweep(
         task,
@@ -86,9 +92,9 @@ def _main(programs: list[str]) -> None:
         FLAGS.runners_up,
     )
     sweep.check()
-    for line in _check_read(task, sweep, grid):
+    for line in _check_options(task, sweep, grid):
         print("warning:", line, file=sys.stderr, flush=True)
-    # Mistakes in the data show before the first run.
+    # Mistakes in the data are reported before the first run.
     print(task.read(sweep.trials[0].run.options).summary(), flush=True)
     ranked = sweep.run()
     print(page.write_page(sweep, ranked, program))
@@ -96,11 +102,11 @@ def _main(programs: list[str]) -> None:
     print(f"written: {', '.join(map(str, [*written, *page.compare(sweep, ranked)]))}")
 
 
-def _check_read(task: Task, sweep: Sweep, grid: Collection[str]) -> list[str]:
-    """Returns warnings of options.
+def _check_options(task: Task, sweep: Sweep, grid: Collection[str]) -> list[str]:
+    """Returns warnings on options.
 
     Raises:
-        UserError: If no setting's method reads an option, or as of `check_rounds`.
+        UserError: If an option has no effect in all settings, or as by `check_rounds`.
     """
     from fedpersonal.tasks.idle import check_declared, check_rounds, idle_options
 
@@ -108,7 +114,7 @@ def _check_read(task: Task, sweep: Sweep, grid: Collection[str]) -> list[str]:
     idle = set.intersection(*(idle_options(task, one, grid) for one in settings))
     for name in grid:
         if name in idle:
-            raise settings[0].idle(name, where="in any setting of the grid")
+            raise settings[0].idle_error(name, where="in any setting of the grid")
     warnings: dict[str, None] = {}
     refusals = []
     for options in settings:

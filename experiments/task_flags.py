@@ -1,4 +1,4 @@
-"""The task that a command names, and the flags of what it and others are asked."""
+"""The flag `--task`, and flags for the options of all tasks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments import option_flags
-from experiments.command import OWN_DATA
+from experiments.command import DATA_COMMANDS
 from fedpersonal.errors import UserError
 from fedpersonal.options import Options, Value
 from fedpersonal.tasks.find import all_tasks, find_task
@@ -17,22 +17,23 @@ flags.disclaim_key_flags()
 
 
 class TaskFlags:
-    """The flag `--task`, and one for each option of any task: the library's, and the one named.
+    """The flag `--task`, and one for each option of the library's tasks and of the chosen task.
 
-    `launch.Program(main, task_flags.define)` defines them when it is known what is typed.
+    `launch.Program(main, task_flags.define)` defines them after it has read the arguments, since
+    the chosen task may be a user's module.
     """
 
     def __init__(self, *, without: Sequence[str] = ()):
         """Defines `--task`.
 
         Args:
-            without: Options that are no flags.
+            without: Options that get no flags.
         """
         flags.DEFINE_string(
             "task",
             None,
-            f"Whose flags the others are: {', '.join(_names())}, or the module of an own task, "
-            "such as my_package.houses.",
+            f"The task, whose options are flags, too: {', '.join(_names())}, or the module of your "
+            "task, such as my_package.houses.",
         )
         option_flags.define_size(*all_tasks())
         self._without = without
@@ -43,8 +44,8 @@ class TaskFlags:
         """Defines the flags.
 
         Args:
-            arguments: What is typed, the program first, with what flag files say in their place. An
-                own task is `--task`, or the first of them.
+            arguments: The program and its arguments, with flag files expanded. A user's task must
+                be `--task`, or the first argument.
 
         Raises:
             UserError: If there is no such task.
@@ -54,39 +55,39 @@ class TaskFlags:
         classes = (task.options for task in self._tasks)
         self.shared = option_flags.define_shared(*classes, without=self._without)
 
-    def given(self, programs: Sequence[str] = ()) -> tuple[str, Task, dict[str, Value]]:
-        """Returns the command's name for its task, the task, and what flags give of its options.
+    def parse(self, programs: Sequence[str] = ()) -> tuple[str, Task, dict[str, Value]]:
+        """Returns the name of the task's command, the task, and the options set by flags.
 
         Args:
             programs: The arguments that are no flags; one of them may be the task.
 
         Raises:
-            UserError: If there is no such task, or it has not all of these options.
+            UserError: If there is no such task, or it lacks one of these options.
         """
         name = flags.FLAGS.task
         names = [*programs, *([name] if name else [])]
         if len(names) != 1:
             wrong = f"not {' '.join(names)}" if names else "such as --task=ratings"
-            raise UserError(f"give one task, {wrong}: {', '.join(_names())}, or an own module.")
+            raise UserError(f"name one task, {wrong}: {', '.join(_names())}, or your module.")
         task = _find(names[0])
         if task not in self._tasks:
-            raise UserError(f"give an own task before all else, or as --task={names[0]}.")
+            raise UserError(f"name your task before all flags, or as --task={names[0]}.")
         option_flags.complete(names[0], task.name)
-        who = f"--task={name}" if name else names[0]
-        called = names[0] if names[0] in OWN_DATA else task.name
-        return called, task, option_flags.given(self.shared, task.options, who)
+        program = f"--task={name}" if name else names[0]
+        command = names[0] if names[0] in DATA_COMMANDS else task.name
+        return command, task, option_flags.parse_shared(self.shared, task.options, program)
 
 
 def _names() -> list[str]:
-    return [*OWN_DATA, *all_tasks()]
+    return [*DATA_COMMANDS, *all_tasks()]
 
 
 def _find(name: str) -> Task:
-    return find_task(OWN_DATA[name].task if name in OWN_DATA else name)
+    return find_task(DATA_COMMANDS[name].task if name in DATA_COMMANDS else name)
 
 
 def _named(arguments: Sequence[str]) -> list[str]:
-    """Returns the task that arguments name, if any: flags cannot be parsed before it is known."""
+    """Returns the task in arguments, if any; flags can be parsed only after it is found."""
     for argument, following in zip(arguments, [*arguments[1:], ""]):
         flag, equals, value = argument.partition("=")
         if flag in ("--task", "-task"):

@@ -1,4 +1,4 @@
-"""FedPerC and its rivals on utterances of characters, or of Reddit's users.
+"""Models utterances of characters, or of users of Reddit: FedPerC and other methods.
 
 fedpersonal tv_shows --flagfile=experiments/presets/tv_shows_quick.flags
 """

@@ -1,6 +1,6 @@
 """Partially local federated learning on TensorFlow Federated: `import fedpersonal as fp`.
 
-Names are loaded when they are used, and TensorFlow with the first that needs it.
+Names are loaded at their first use, and TensorFlow with the first name that needs it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from fedpersonal import errors, former, runtime
 
 __version__ = "0.2.0"
 
-# TensorFlow reads it when it is imported. Another level is the caller's wish.
+# TensorFlow reads it when it is imported. A level of the caller takes precedence.
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 quiets_tensorflow = "tensorflow" not in sys.modules and _LOG_LEVEL not in os.environ
 if quiets_tensorflow:
     os.environ[_LOG_LEVEL] = "3"
 
-if importlib.util.find_spec("tf_keras"):  # Beside TensorFlow 2.21.
-    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Else tf.keras would be Keras 3.
-    # With its oneDNN, a loss of GPT-2's was wrong in the fifth digit.
+if importlib.util.find_spec("tf_keras"):  # Installed with TensorFlow 2.21.
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Otherwise tf.keras would be Keras 3.
+    # With oneDNN of this version, a loss of GPT-2 was wrong in the fifth digit.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 if TYPE_CHECKING:
-    # These are the public names. Nothing is imported here: `__getattr__` reads where they are.
+    # The public names. Nothing is imported here: `_HOMES` is parsed from these lines.
     from fedpersonal.data.clients import ClientDataset, clients_from_datasets, clients_from_table
     from fedpersonal.data.splits import split_clients, split_examples, split_support_query
     from fedpersonal.errors import UserError
@@ -81,11 +81,11 @@ if TYPE_CHECKING:
     from fedpersonal.runs.kept import Rounds, read_kept
     from fedpersonal.runs.saved import LoadedRun, load_run
     from fedpersonal.runs.store import LocalStateStore
-    from fedpersonal.runs.tested import TestReport
+    from fedpersonal.runs.tested import EvaluationReport
     from fedpersonal.runtime import use_runtime
     from fedpersonal.tasks.task import EvaluationSet, Task
     from fedpersonal.training.budget import PrivacyBudget
-    from fedpersonal.training.callbacks import BestModel, Callback, EarlyStopping, Run
+    from fedpersonal.training.callbacks import BestModel, Callback, EarlyStopping, RunState
     from fedpersonal.training.clients import ClientSampler
     from fedpersonal.training.loop import run_rounds
     from fedpersonal.training.participation import ClientClock, Participation
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from fedpersonal.training.trainer import Trainer
 
 _HOMES = {
-    # `signatures` has the types of methods' functions, of which each is in its own file.
+    # `signatures` has the types of methods' functions; each function is in a separate module.
     name.name: str(node.module).replace(".signatures", f".{name.name}")
     for node in ast.walk(ast.parse(pathlib.Path(__file__).read_text(encoding="utf-8")))
     if isinstance(node, ast.ImportFrom) and str(node.module).startswith(f"{__name__}.")
@@ -117,7 +117,7 @@ def _load(name: str) -> object:
     return value
 
 
-if not TYPE_CHECKING:  # Else any name would do.
+if not TYPE_CHECKING:  # Otherwise type checkers would accept any name.
     __getattr__ = _load
 
 

@@ -1,4 +1,4 @@
-"""`python -m fedpersonal` is the command `fedpersonal`: programs, which the library lacks."""
+"""Runs the command `fedpersonal`, whose programs are outside the library, by `python -m`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Files of ours: written whole or not at all, and with a digest by which damage is noticed.
+"""Files of this project: written atomically, with a digest that detects damage.
 
-There is one digest. A JSON object holds its own, arrays have it behind them, and rows of a table
-that grows are added to one that somebody else keeps (a checkpoint, the saved model). Whatever does
-not match is damaged, and `damaged` is the one sentence about that.
+A JSON object contains its digest, and arrays are followed by theirs. The digest of a growing
+table's rows is kept in another file (a checkpoint, the saved model). A file with a different digest
+is damaged; `damaged` is the error.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ import numpy as np
 from fedpersonal.errors import UserError
 
 TEMPORARY_SUFFIX = ".unfinished"
-# Permissions of files that hold local variables of clients: their owner alone reads them.
+# Permissions of files with clients' local variables: only the file's owner can read them.
 OWNER_ONLY = 0o600
 _DIGEST = "digest"
 _DIGEST_SIZE = 8
-# So deep are JSON's lists and objects at most: Python reads deeper ones than it writes.
-_DEEPEST = 100
+# The maximum depth of JSON's lists and objects: Python reads deeper ones than it writes.
+_MAX_DEPTH = 100
 
 
 def digest(content: bytes) -> str:
-    """Returns what tells content from any other: 16 hexadecimal digits."""
+    """Returns the digest of content: 16 hexadecimal digits."""
     return hashlib.blake2b(content, digest_size=_DIGEST_SIZE).hexdigest()
 
 
 def digest_with_row(before: str, cells: Mapping[str, str]) -> str:
-    """Returns the digest of the rows before, "" for none, and of one more.
+    """Returns the digest of a table's rows after one more row.
 
     Args:
-        before: The digest of the rows before.
-        cells: The row's cells by column; empty ones, and the order of columns, do not count.
+        before: The digest of the previous rows; "" for none.
+        cells: The row's cells by column; empty cells and the order of columns are ignored.
     """
     row = json.dumps({name: cell for name, cell in cells.items() if cell}, sort_keys=True)
     return digest(f"{before}{row}".encode())
 
 
 def damaged(path: str | os.PathLike) -> UserError:
-    """Returns the error that says that a file is not what was written."""
+    """Returns the error that a file differs from what was written."""
     return UserError(f"{path} is damaged or was changed: restore it, or start a new folder.")
 
 
 @contextlib.contextmanager
-def explained(path: str | os.PathLike) -> Iterator[None]:
-    """Turns what the system says against writing a file into a UserError that names the file."""
+def report_write_errors(path: str | os.PathLike) -> Iterator[None]:
+    """Turns a system error of writing a file into a UserError that names the file."""
     try:
         yield
     except OSError as error:
@@ -73,22 +73,22 @@ def _temporary(path: str | os.PathLike) -> str:
 def atomic_write(
     path: str | os.PathLike, mode: str = "w", *, permissions: int = 0o666
 ) -> Iterator[IO]:
-    """Opens a file for writing, in a folder that is made, that takes its name only when complete.
+    """Opens a file for writing that gets its name only when it is complete; makes its folder.
 
-    A reader, and a process killed at any moment, sees the former file or the new one.
+    Readers see the former file or the new one, even after a kill at any moment.
 
     Args:
         path: The file to write.
         mode: 'w' for UTF-8 text, 'wb' for bytes.
-        permissions: Those of the file, less what the process masks; `OWNER_ONLY` for what others
-            must not read.
+        permissions: The file's permissions, before the process' mask; `OWNER_ONLY` for files that
+            others must not read.
 
     Raises:
-        UserError: If the system does not let it be written.
+        UserError: If the file cannot be written.
     """
     temporary = _temporary(path)
     encoding, newline = (None, None) if "b" in mode else ("utf-8", "")
-    with explained(path):
+    with report_write_errors(path):
         os.makedirs(os.path.dirname(temporary) or ".", exist_ok=True)
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, permissions)
@@ -104,7 +104,7 @@ def atomic_write(
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-    """Writes a text and a last line end."""
+    """Writes a text and a final line end."""
     with atomic_write(path) as file:
         file.write(text + "\n")
 
@@ -112,7 +112,7 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 def write_json(
     path: str | os.PathLike, value: Any, *, checked: bool = False, permissions: int = 0o666
 ) -> None:
-    """Writes a JSON file of what `to_json` takes; `checked` adds its digest to an object."""
+    """Writes a value as JSON, as of `to_json`; `checked` adds a digest to an object."""
     value = to_json(value)
     if checked:
         value = {**value, _DIGEST: digest(_canonical(value))}
@@ -124,7 +124,7 @@ def write_json(
 def write_arrays(
     path: str | os.PathLike, arrays: Mapping[str, np.ndarray], *, permissions: int = 0o666
 ) -> None:
-    """Writes arrays by name, as an .npz file with a digest behind it."""
+    """Writes named arrays as an .npz file, followed by a digest."""
     with atomic_write(path, "wb", permissions=permissions) as file:
         file.write(pack_arrays(arrays))
 
@@ -133,10 +133,10 @@ def read_bytes(path: str | os.PathLike) -> bytes:
     """Reads a file.
 
     Raises:
-        UserError: If it is missing, no file or not to be read.
+        UserError: If the file is missing, not a regular file or not readable.
     """
     try:
-        # Who opens a pipe waits until somebody writes to it.
+        # Opening a pipe would wait for a writer.
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise damaged(path)
         return pathlib.Path(path).read_bytes()
@@ -145,7 +145,7 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 
 def read_text(path: str | os.PathLike) -> str:
-    """Reads a UTF-8 file, as `read_bytes`; other bytes are a UserError, too."""
+    """Reads a UTF-8 file, as of `read_bytes`; other bytes raise a UserError, too."""
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -163,12 +163,12 @@ def read_json(
 
     Args:
         path: The file.
-        entries: What an object must have, by name: of which types.
-        kind: What it holds: `dict` for an object, or `list`.
-        checked: Whether it was written so.
+        entries: Required names of an object to their types.
+        kind: The kind of JSON value: `dict` for an object, or `list`.
+        checked: Whether the file was written with `checked`, that is, with a digest.
 
     Raises:
-        UserError: If it cannot be read or is something else, or its digest does not match.
+        UserError: If the file cannot be read, has other content, or its digest does not match.
     """
     text = read_text(path)
     try:
@@ -188,10 +188,10 @@ def read_json(
 
 
 def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Reads what `write_arrays` wrote.
+    """Reads a file of `write_arrays`.
 
     Raises:
-        UserError: If it cannot be read, or is not that, to the bit.
+        UserError: If the file cannot be read or differs from what was written.
     """
     content = read_bytes(path)
     try:
@@ -201,7 +201,7 @@ def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
 
 def pack_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Returns an .npz file, as `np.load` reads it, with its digest behind it."""
+    """Returns the bytes of an .npz file, which `np.load` can read, followed by a digest."""
     file = io.BytesIO()
     np.savez(file, **arrays)
     content = file.getvalue()
@@ -209,18 +209,18 @@ def pack_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def unpack_arrays(content: bytes) -> dict[str, np.ndarray]:
-    """Returns the arrays of what `pack_arrays` made.
+    """Returns the arrays in a result of `pack_arrays`.
 
     Raises:
-        ValueError: If it is not that, to the bit.
+        ValueError: If the content differs from such a result.
     """
-    content, known = content[:-_DIGEST_SIZE], content[-_DIGEST_SIZE:]
-    if known.hex() != digest(content):
+    content, expected = content[:-_DIGEST_SIZE], content[-_DIGEST_SIZE:]
+    if expected.hex() != digest(content):
         raise ValueError("the digest is another one")
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = dict(file)
-    except Exception as error:  # Errors of a dozen kinds, from zipfile's to NumPy's.
+    except Exception as error:  # A dozen kinds of errors, from zipfile's to NumPy's.
         raise ValueError("there are no arrays") from error
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ValueError("there are other members than arrays")  # NumPy returns their bytes.
@@ -229,7 +229,7 @@ def unpack_arrays(content: bytes) -> dict[str, np.ndarray]:
 
 def _check_depth(value: Any) -> None:
     level = [value]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         containers = (part for part in level if isinstance(part, (dict, list)))
         level = [i for c in containers for i in (c.values() if isinstance(c, dict) else c)]
     if level:
@@ -237,12 +237,12 @@ def _check_depth(value: Any) -> None:
 
 
 def _canonical(value: Any) -> bytes:
-    """Returns the text of JSON's values, whatever the order and the spaces in a file."""
+    """Returns a JSON text that is independent of the order and the spaces in a file."""
     return json.dumps(value, sort_keys=True).encode(errors="surrogatepass")
 
 
 def write_csv(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes a CSV file of rows, of which the first names the columns."""
+    """Writes rows as a CSV file; the keys of the first row are the columns."""
     with atomic_write(path) as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
         writer.writeheader()
@@ -250,10 +250,10 @@ def write_csv(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> Non
 
 
 def to_json(value: Any) -> Any:
-    """Returns a value as JSON can hold it.
+    """Converts a value to one that JSON can hold.
 
     NumPy numbers and arrays, tuples, sets, dataclasses and paths become numbers, lists, objects and
-    texts; infinities and NaN, for which JSON has no numbers, the texts that `float` reads.
+    texts. Infinities and NaN, which JSON lacks, become texts that `float` reads.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

@@ -1,8 +1,9 @@
-"""Names of the version before, which still work in this one, with a warning.
+"""Names of the previous version, which still work in this version, with a warning.
 
-`OPTIONS` holds flags, options of run folders and arguments of methods; `PUBLIC` the names of
-`fedpersonal` itself. Functions rename their arguments by `renamed_arguments`, classes their
-attributes by `FormerAttribute`. The next version deletes this file.
+`OPTIONS` has flags, options of run folders and arguments of methods; `PUBLIC` has the names of
+`fedpersonal`. Functions rename their arguments by `renamed_arguments`, classes their attributes by
+`FormerAttribute`, and base classes the members of subclasses by `rename_members`. The next version
+deletes this file.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ OPTIONS = {
     "dynamic": "feddyn_alpha",
     "start": "local_start",
 }
-PUBLIC: dict[str, str] = {}
+PUBLIC: dict[str, str] = {"Run": "RunState", "TestReport": "EvaluationReport"}
 
 _Fn = TypeVar("_Fn", bound=Callable[..., Any])
 
 
 def warn(kind: str, old: str, new: str, *, stacklevel: int = 3) -> None:
-    """Warns that a name is a former one.
+    """Warns about the use of a former name.
 
     Args:
         kind: The kind of name, such as `argument`.
         old: The former name.
         new: The present name.
-        stacklevel: How many frames above this function the user's code is.
+        stacklevel: The number of frames from this function up to the user's code.
     """
     text = f"{kind} {old!r} is now called {new!r}; the next version no longer knows {old!r}"
     warnings.warn(text, FutureWarning, stacklevel=stacklevel + 1)
@@ -69,7 +70,7 @@ def renamed_arguments(**former: str) -> Callable[[_Fn], _Fn]:
 
 
 class FormerAttribute:
-    """A former name of an attribute: `guess = FormerAttribute("baseline")` in a class."""
+    """A former name of an attribute: `colour = FormerAttribute("color")` in a class."""
 
     def __init__(self, new: str):
         self._new, self._old = new, ""
@@ -82,12 +83,24 @@ class FormerAttribute:
         return getattr(owner if instance is None else instance, self._new)
 
 
+def rename_members(cls: type, names: Mapping[str, str]) -> None:
+    """Gives members that a class defines by former names their present names, with a warning.
+
+    Args:
+        cls: The class.
+        names: Former name to present name.
+    """
+    for old in names.keys() & vars(cls).keys():
+        warn(f"{cls.__name__}'s member", old, names[old], stacklevel=4)
+        setattr(cls, names[old], vars(cls)[old])
+
+
 def present_options(values: Mapping[str, Any], present: Collection[str] = ()) -> dict[str, Any]:
-    """Returns options under their present names, without a warning: files keep their names.
+    """Returns options under their present names, without a warning, because files keep names.
 
     Args:
         values: Options by name.
-        present: Names that are present ones, whatever they were before.
+        present: Names to keep, even if they were former names of other options.
     """
     return {
         OPTIONS.get(name, name) if name not in present else name: value
@@ -96,7 +109,7 @@ def present_options(values: Mapping[str, Any], present: Collection[str] = ()) ->
 
 
 def present_arguments(values: Mapping[str, Any], present: Collection[str]) -> dict[str, Any]:
-    """Returns keyword arguments under the options' present names, and warns of former ones.
+    """Returns keyword arguments under the options' present names; warns about former names.
 
     Args:
         values: Arguments by name.

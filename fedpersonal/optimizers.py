@@ -1,6 +1,6 @@
 """Optimizers by name, and the options that describe them.
 
-TensorFlow is imported when one is built.
+TensorFlow is imported when an optimizer is built.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Union
 
 import numpy as np
 
+from fedpersonal import former
 from fedpersonal.errors import UserError, check_choice
-from fedpersonal.options import Family, option
+from fedpersonal.options import OptionGroup, option
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -25,28 +26,28 @@ if TYPE_CHECKING:
 
 
 class Optimizer(Protocol):
-    """What takes steps: one of TFF's optimizers, or anything with these two functions."""
+    """The protocol of optimizers: those of TFF, or any object with these two functions."""
 
     def initialize(self, specs: Specs) -> State:
-        """Returns the state before the first step, of values of these shapes, by name."""
+        """Returns the state before the first step of values of the given shapes, by name."""
 
     def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
-        """Returns the next state, and the values after a step."""
+        """Returns the next state and the values after a step."""
 
 
 AnyOptimizer = Union[Optimizer, "tf.keras.optimizers.Optimizer"]
 
 
 def as_tff_optimizer(optimizer: AnyOptimizer) -> Optimizer:
-    """Returns an optimizer as it is, or of a Keras one its counterpart.
+    """Returns the TFF counterpart of a Keras optimizer; other optimizers unchanged.
 
-    SGD (with momentum), Adam, AdamW and Adagrad have one that takes the same steps, but for
-    rounding. Equal options give the same counterpart. A Keras optimizer holds its rate in a
-    variable, which no graph can read: whatever is given one converts it when it is made, and later
-    changes of the variable have no effect.
+    SGD (with momentum), Adam, AdamW and Adagrad have counterparts whose steps are equal up to
+    rounding. Equal options give the same counterpart. The learning rate of a Keras optimizer is a
+    variable that graphs cannot read. So phases, processes and other users convert an optimizer
+    when they are constructed, and later changes of the variable have no effect.
 
     Raises:
-        UserError: If there is none, or an option is set that it does not have.
+        UserError: If there is no counterpart, or the counterpart lacks an option that is set.
     """
     if hasattr(optimizer, "initialize") and hasattr(optimizer, "next"):
         return optimizer
@@ -54,33 +55,33 @@ def as_tff_optimizer(optimizer: AnyOptimizer) -> Optimizer:
 
     legacy = tf.keras.optimizers.legacy.Optimizer
     if isinstance(optimizer, (tf.keras.optimizers.Optimizer, legacy)):
-        return _counterpart(optimizer)
+        return _convert_keras_optimizer(optimizer)
     raise UserError(
         f"{optimizer!r} is no optimizer: give one of tf.keras.optimizers, such as SGD(0.1), or "
         "of tff.learning.optimizers."
     )
 
 
-def convert_optimizers(owner: Any, *names: str) -> None:
-    """Replaces optimizers among the fields of a frozen dataclass by what `as_tff_optimizer` gives.
+def convert_optimizers(instance: Any, *names: str) -> None:
+    """Converts optimizers in fields of a frozen dataclass by `as_tff_optimizer`.
 
     Args:
-        owner: The object.
-        *names: Fields, each an optimizer or a mapping of names to optimizers.
+        instance: The dataclass instance.
+        *names: The fields, each an optimizer or a mapping of names to optimizers.
 
     Raises:
         UserError: As of `as_tff_optimizer`.
     """
     for name in names:
-        value = getattr(owner, name)
+        value = getattr(instance, name)
         if isinstance(value, Mapping):
             converted: Any = {key: as_tff_optimizer(one) for key, one in value.items()}
         else:
             converted = as_tff_optimizer(value)
-        object.__setattr__(owner, name, converted)
+        object.__setattr__(instance, name, converted)
 
 
-def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
+def _convert_keras_optimizer(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
     kind, options = type(optimizer).__name__, optimizer.get_config()
     if type(optimizer).__module__.split(".")[0] not in ("keras", "tf_keras"):
         raise UserError(
@@ -99,13 +100,13 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
             f"Keras optimizer {kind}: a learning rate that changes counts steps, and clients start "
             "anew in each round. Give fedpersonal.optimizers.ScheduledOptimizer."
         )
-    taken = {key: options.pop(key) for key in ("beta_1", "beta_2", "epsilon") if key in options}
+    arguments = {key: options.pop(key) for key in ("beta_1", "beta_2", "epsilon") if key in options}
     if kind == "SGD":
-        taken["momentum"] = float(options.pop("momentum")) or None
+        arguments["momentum"] = float(options.pop("momentum")) or None
     elif kind == "AdamW":
-        taken["weight_decay"] = options.pop("weight_decay") or 0.0
+        arguments["weight_decay"] = options.pop("weight_decay") or 0.0
     elif kind == "Adagrad":
-        taken["initial_preconditioner_value"] = options.pop("initial_accumulator_value")
+        arguments["initial_preconditioner_value"] = options.pop("initial_accumulator_value")
     harmless = ("name", "jit_compile", "is_legacy_optimizer", "ema_momentum")
     used = {key: value for key, value in options.items() if value and key not in harmless}
     if not options.get("use_ema"):
@@ -114,20 +115,22 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
     if any(getattr(optimizer, name, None) for name in excluded):
         used["exclude_from_weight_decay"] = "..."
     if used:
-        listed = ", ".join(f"{key}={value}" for key, value in used.items())
-        raise UserError(f"Keras optimizer {kind}: {listed} has no counterpart here; leave it out.")
-    # Keras holds 0.2 in float32, and returns 0.20000000298; descriptions show the former.
-    return _built(kind, learning_rate=float(str(np.float32(rate))), **taken)
+        settings = ", ".join(f"{key}={value}" for key, value in used.items())
+        raise UserError(
+            f"Keras optimizer {kind}: {settings} has no counterpart here; leave it out."
+        )
+    # Keras stores 0.2 in float32 and returns 0.20000000298; descriptions show 0.2.
+    return _build(kind, learning_rate=float(str(np.float32(rate))), **arguments)
 
 
 def _check_legacy(optimizer: Any, options: Mapping[str, Any]) -> None:
-    """Raises a UserError if Keras' former optimizer takes other steps than the one of its name."""
+    """Raises a UserError if the steps of a legacy Keras optimizer differ from the current ones."""
     import tensorflow as tf
 
     if not isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
         return
     kind = type(optimizer).__name__
-    others = {
+    differences = {
         "momentum": "its momentum moves those rows of an embedding alone that a batch has",
         "epsilon": "its epsilon is added to the root of the accumulator, not within it",
     }
@@ -135,7 +138,7 @@ def _check_legacy(optimizer: Any, options: Mapping[str, Any]) -> None:
     if options.get(name, 0.0) > 1e-6:
         raise UserError(
             f"Keras' legacy {kind} with {name}={options[name]} has no counterpart here: "
-            f"{others[name]}. Give tf.keras.optimizers.{kind}."
+            f"{differences[name]}. Give tf.keras.optimizers.{kind}."
         )
 
 
@@ -144,33 +147,33 @@ _BUILDERS = {
 }  # fmt: skip
 
 
-# Phases of equal optimizers are equal, and share what is traced.
+# Cached, so that phases of equal optimizers are equal and share their traced functions.
 @functools.lru_cache(maxsize=256)
-def _built(kind: str, **options: Any) -> Optimizer:
+def _build(kind: str, **options: Any) -> Optimizer:
     from fedpersonal.tff import optimizers
 
     return getattr(optimizers, _BUILDERS[kind])(**options)
 
 
-class ConstrainedServer:
+class ConstrainedOptimizer:
     """A server's optimizer that applies constraints to variables after each step that moves them.
 
-    A round without clients leaves initial values alone that break a constraint, as Keras does.
+    Like Keras, a round without clients keeps initial values that violate a constraint.
 
     Attributes:
-        optimizer: What steps the variables.
-        constraints: Variable's name to what maps its value to the one that it may have.
+        optimizer: The optimizer of the variables.
+        constraints: Variable's name to the function that maps its value to an allowed value.
     """
 
     def __init__(self, optimizer: Optimizer, constraints: Mapping[str, Callable[[Any], Any]]):
         self.optimizer, self.constraints = optimizer, constraints
 
     def initialize(self, specs: Specs) -> State:
-        """Returns the state before the first step, of values of these shapes, by name."""
+        """Returns the state before the first step of values of the given shapes, by name."""
         return self.optimizer.initialize(specs)
 
     def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
-        """Returns the next state, and the values after a step."""
+        """Returns the next state and the values after a step."""
         import tensorflow as tf
 
         state, moved = self.optimizer.next(state, weights, gradients)
@@ -181,16 +184,16 @@ class ConstrainedServer:
         return state, constrained
 
 
-# Options describe a schedule before anything slow is imported.
+# Schedules import TensorFlow in their calls, because options describe schedules without it.
 
 
 @dataclasses.dataclass(frozen=True)
 class LinearDecay:
-    """Learning rates that fall in a straight line, from the first round to the last.
+    """A linear decay of learning rates from the first round on.
 
     Attributes:
-        total_rounds: Rounds until they reach `end`; from there on they stay.
-        end: Their share at the end, in [0, 1].
+        total_rounds: Rounds until the rates reach `end`; then they are constant.
+        end: The final share of the rates, in [0, 1].
     """
 
     total_rounds: int
@@ -213,34 +216,34 @@ class LinearDecay:
 
 
 @dataclasses.dataclass(frozen=True)
-class Turn:
-    """Learning rates of what moves in one of several rounds, and rests in the others.
+class AlternatingRate:
+    """A schedule of variables that train in one of several rounds, and rest in the others.
 
     Attributes:
-        number: Which of them, from 0.
-        of: How many rounds take turns.
+        turn: The place of the training round in a period, from 0.
+        period: The number of rounds in a period.
     """
 
-    number: int
-    of: int
+    turn: int
+    period: int
 
     def __call__(self, round_number: tf.Tensor) -> tf.Tensor:
         """Maps a round's number, from 0, to the share of the learning rates, 0 or 1, float32."""
         import tensorflow as tf
 
-        return tf.cast(tf.equal(round_number % self.of, self.number), tf.float32)
+        return tf.cast(tf.equal(round_number % self.period, self.turn), tf.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class ScheduledOptimizer:
-    """An optimizer of a phase, or of a server, whose learning rate depends on the round.
+    """An optimizer of a phase or a server whose learning rate depends on the round.
 
-    Outside a round, in evaluation, a phase has its full rate.
+    Outside rounds, in evaluation, a phase uses its full rate.
 
     Attributes:
-        optimizer: One of TFF's, whose state holds its learning rate, or of Keras'.
+        optimizer: A TFF optimizer with the learning rate in its state, or a Keras optimizer.
         schedule: Maps the round's number, from 0, to the share of the rate, such as `LinearDecay`.
-        share: That of a round, which `at_round` gives it.
+        share: The share of a round, which `at_round` sets.
     """
 
     optimizer: AnyOptimizer
@@ -263,10 +266,10 @@ class ScheduledOptimizer:
 
     @property
     def full_rate(self) -> Any:
-        """The learning rate that is scheduled.
+        """The scheduled learning rate.
 
         Raises:
-            UserError: If the optimizer has none.
+            UserError: If the optimizer has no learning rate.
         """
         state = self.optimizer.initialize({})
         if "learning_rate" not in state:
@@ -280,7 +283,7 @@ class ScheduledOptimizer:
 
 CLIENT_OPTIMIZERS = ("sgd", "adam")
 SERVER_OPTIMIZERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
-# The arguments that an optimizer of the server reads, beside its rate.
+# Server optimizer to its arguments besides the rate.
 SERVER_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "adam": ("epsilon",),
     "yogi": ("epsilon", "initial_accumulator"),
@@ -288,95 +291,99 @@ SERVER_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def optimizer(prefix: str, learning_rate: float, help: str, **traits: Any) -> Any:
+@former.renamed_arguments(
+    kinds="kind_help", kind_of="kind_from", program="parameter_prefix", stand_in="is_optional"
+)
+def optimizer(prefix: str, learning_rate: float, help: str, **fields: Any) -> Any:
     """Declares the options of an optimizer of clients, as an attribute of an `Options` class.
 
-    `client = optimizer("client", 0.5, "Its rate.", kinds="Its kind.")` declares `client_optimizer`
-    and `client_learning_rate`; `options.build("client")` is the optimizer.
+    `client = optimizer("client", 0.5, "Rate.", kind_help="Optimizer.")` declares
+    `client_optimizer` and `client_learning_rate`; `options.build("client")` is the optimizer.
 
     Args:
-        prefix: What the options' names begin with.
+        prefix: The prefix of the options' names.
         learning_rate: The default of the rate.
         help: The help of the rate.
-        **traits: Of `OptimizerFamily`; others are of the rate's `Rule`.
+        **fields: Fields of `OptimizerGroup`, and of the rate's `ValueRule`.
     """
-    names = {field.name for field in dataclasses.fields(OptimizerFamily)}
-    rule = {name: traits.pop(name) for name in [*traits] if name not in names}
+    names = {field.name for field in dataclasses.fields(OptimizerGroup)}
+    rule = {name: fields.pop(name) for name in [*fields] if name not in names}
     rate = option(learning_rate, help, **(rule if "at_least" in rule else {"above": 0, **rule}))
-    return OptimizerFamily(prefix, rate, **traits)
+    return OptimizerGroup(prefix, rate, **fields)
 
 
 def decay_option() -> Any:
-    """Declares the rounds until learning rates are 0, an option that families share."""
+    """Declares the rounds until learning rates are 0, an option that groups share."""
     return option(0, "Rounds until the server's and local rates are 0; 0: constant.", at_least=0)
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerFamily(Family):
+class OptimizerGroup(OptionGroup):
     """The options of an optimizer of clients.
 
     Attributes:
-        prefix: What their names begin with.
+        prefix: The prefix of the options' names.
         rate: The field of the learning rate.
-        kinds: The help of an option for the optimizer's name; empty for none.
-        kind_of: Where there is no such option: the prefix of the family whose kind this has, too;
-            empty for SGD.
+        kind_help: The help of the option of the optimizer's name; "" for no such option.
+        kind_from: Without that option, the prefix of the group whose kind is used; "" for SGD.
         decays: Whether the rate falls to 0 in `decay_rounds`.
-        program: The prefix in a program; empty for the same.
-        stand_in: Whether a program may give none: another one does its work then.
+        parameter_prefix: The prefix of the parameter of a method's function; "" for `prefix`.
+        is_optional: Whether the argument of a method's function may be None, because another
+            optimizer replaces it.
     """
 
     prefix: str
     rate: Any
-    kinds: str = ""
-    kind_of: str = ""
+    kind_help: str = ""
+    kind_from: str = ""
     decays: bool = False
-    program: str = ""
-    stand_in: bool = False
+    parameter_prefix: str = ""
+    is_optional: bool = False
 
     @property
     def members(self) -> dict[str, tuple[str, dataclasses.Field]]:  # type: ignore[override]
-        """The options."""
-        kind = option("sgd", self.kinds, choices=CLIENT_OPTIMIZERS)
+        """The options by name."""
+        kind = option("sgd", self.kind_help, choices=CLIENT_OPTIMIZERS)
         return {
-            **({f"{self.prefix}_optimizer": ("str", kind)} if self.kinds else {}),
+            **({f"{self.prefix}_optimizer": ("str", kind)} if self.kind_help else {}),
             f"{self.prefix}_learning_rate": ("float", self.rate),
             **({"decay_rounds": ("int", decay_option())} if self.decays else {}),
         }
 
     @property
     def parameter(self) -> str:
-        """What a program calls the optimizer."""
-        return f"{self.program or self.prefix}_optimizer"
+        """The name of the optimizer's parameter in a method's function."""
+        return f"{self.parameter_prefix or self.prefix}_optimizer"
 
     def build(self, options: Any, **changes: Any) -> Optimizer:
-        """Returns the optimizer that options describe, as `describe` reads them."""
+        """Returns the optimizer of the options; `changes` are arguments of `describe`."""
         kind, rate, rounds = self.describe(options, **changes)
         return build_client_optimizer(kind, rate, decay_rounds=rounds)
 
+    @former.renamed_arguments(kind_of="kind_from")
     def describe(
-        self, options: Any, *, kind_of: str = "", factor: float = 1.0, decays: bool | None = None
+        self, options: Any, *, kind_from: str = "", factor: float = 1.0, decays: bool | None = None
     ) -> tuple[str, float, int]:
         """Returns the kind, the learning rate and the rounds of decay that options describe.
 
         Args:
             options: The options.
-            kind_of: The prefix of a family whose kind it has instead; empty for its own.
-            factor: What the rate is multiplied by.
-            decays: As of the attributes, in place of them; None for these.
+            kind_from: The prefix of the group whose kind is used instead; "" for the default.
+            factor: The factor of the rate.
+            decays: Overrides the attribute, unless None.
         """
-        owner = kind_of or (self.prefix if self.kinds else self.kind_of)
-        kind = getattr(options, f"{owner}_optimizer") if owner else "sgd"
+        prefix = kind_from or (self.prefix if self.kind_help else self.kind_from)
+        kind = getattr(options, f"{prefix}_optimizer") if prefix else "sgd"
         rate = getattr(options, f"{self.prefix}_learning_rate") * factor
         decays = self.decays if decays is None else decays
         return kind, rate, options.decay_rounds if decays else 0
 
 
 def as_server_optimizer(optimizer: AnyOptimizer) -> Optimizer:
-    """Returns an optimizer of a server, whose state counts the rounds of a schedule.
+    """Converts an optimizer to one of a server, whose state counts the rounds of a schedule.
 
     Raises:
-        UserError: As of `as_tff_optimizer`, or if a scheduled one has no learning rate.
+        UserError: As of `as_tff_optimizer`, or if a scheduled optimizer has no learning rate.
     """
     from fedpersonal.tff import optimizers
 
@@ -391,8 +398,8 @@ def build_client_optimizer(name: str, learning_rate: float, *, decay_rounds: int
 
     Args:
         name: One of `CLIENT_OPTIMIZERS`.
-        learning_rate: Its rate.
-        decay_rounds: Rounds over which the rate falls in a straight line to 0, or 0.
+        learning_rate: The learning rate.
+        decay_rounds: Rounds in which the rate falls linearly to 0, or 0 for a constant rate.
     """
     from fedpersonal.tff import optimizers
 
@@ -415,12 +422,12 @@ def build_server_optimizer(
     Args:
         name: One of `SERVER_OPTIMIZERS`; `momentum` is SGD with momentum 0.9, `yogi` has a beta2
             of 0.99 (Reddi et al., "Adaptive Federated Optimization", 2021).
-        learning_rate: Its rate.
-        epsilon: Of `adam`, `yogi` and `adagrad`: added to the preconditioner's root.
+        learning_rate: The learning rate.
+        epsilon: For `adam`, `yogi` and `adagrad`: added to the preconditioner's root.
         initial_accumulator: Initial preconditioner of `yogi` and `adagrad`.
-        decay_rounds: Rounds over which the rate falls in a straight line to 0, or 0 for a constant
-            rate, with which the global variables swing with whom was drawn. With one that falls
-            they settle, and what clients keep fits them.
+        decay_rounds: Rounds in which the rate falls linearly to 0, or 0 for a constant rate. With a
+            constant rate the global variables fluctuate with the sampled clients. With a decay
+            they converge, and the kept local variables match them.
     """
     from fedpersonal.tff import optimizers
 

@@ -1,4 +1,4 @@
-"""What every method promises, as a test of a method of one's own: `check_method(SlowBody)`."""
+"""A test of user-supplied methods against the contract of methods: `check_method(SlowBody)`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedpersonal.tasks.task import Task
     from fedpersonal.training.loop import LoopResult
 
-# With these, two rounds of any task take a moment, and change something.
+# With these options, two rounds of any task take seconds and change variables.
 SMALL: Mapping[str, Any] = {
     "total_rounds": 2,
     "clients_per_round": 5,
@@ -37,23 +37,22 @@ SMALL_DIGITS: Mapping[str, Any] = {"num_clients": 20, "hidden_dim": 8}
 def check_method(
     method: type[Method], *, task: Task[Any, Any, Any] | None = None, **options: Any
 ) -> None:
-    """Runs a method on little data, and makes sure that it does what every method must.
+    """Runs a method on few data, and checks the contract of methods.
 
-    It is offered by the task. Two rounds change something, and lead to finite metrics and a run
-    folder that opens again, to the same bits and the same test figures. A run that is stopped
-    between them leads to the same bits; shards of one client to the same but for rounding. And what
-    each client sends is what a plain computation by Keras and NumPy gives, as `Trainer.audit`
-    finds.
+    Two rounds must change variables, and give finite metrics and a run folder. The reopened run
+    must have the same bits and the same test figures. A run that is stopped between the rounds must
+    resume to the same bits. Shards of one client must give equal results up to rounding. Each
+    client's update must equal a plain computation by Keras and NumPy, as `Trainer.audit` checks.
 
     Args:
-        method: The method, which is registered if it is not yet.
-        task: A task that has the layers which it needs; None for the handwritten digits, whose
-            model has all but tables of items.
-        **options: Options of the task that differ from small ones.
+        method: The method, which is registered if necessary.
+        task: A task with the layers that the method needs; None for the handwritten digits, whose
+            model has all kinds of layers except tables of items.
+        **options: Options of the task that differ from the small ones.
 
     Raises:
-        AssertionError: If it breaks a promise; the message says which.
-        UserError: If the task does not offer it, or an option is wrong.
+        AssertionError: If the method violates the contract; the message says how.
+        UserError: If the task does not offer the method, or an option is wrong.
 
     Examples:
         >>> from fedpersonal.testing import check_method
@@ -88,28 +87,28 @@ def check_method(
             return
         expected = train(experiment, folder / "run")
         initial = experiment.trainer.untrained().weights
-        moved = any((expected.weights[n] != value).any() for n, value in initial.items())
+        has_changed = any((expected.weights[n] != value).any() for n, value in initial.items())
         _require(
-            moved or bool(expected.kept),
-            "two rounds change neither global variables nor what is kept",
+            has_changed or bool(expected.kept),
+            "two rounds change neither global variables nor kept local variables",
         )
         with load_run(folder / "run").trained as loaded:
             check_equal("the run, opened again", dict(loaded.weights), expected.weights)
             part = experiment.data.test
             support, query = task.for_evaluation(experiment.evaluator.model, part)
-            found = loaded.overall(query, support=support)
-            figures = {name: np.asarray(summary["test"][name]) for name in found}
-            again = {name: np.asarray(value) for name, value in found.items()}
+            metrics = loaded.overall(query, support=support)
+            figures = {name: np.asarray(summary["test"][name]) for name in metrics}
+            again = {name: np.asarray(value) for name, value in metrics.items()}
             check_equal("its test, in a program", again, figures, rounding=1e-5)
         train(experiment, folder / "stopped", rounds=1)
         resumed = train(experiment, folder / "stopped")
         check_equal("a run that was stopped", resumed.arrays(), expected.arrays())
-        apart = build_experiment(task, source, chosen, shards=100)
-        sharded = train(apart, folder / "apart").arrays()
-        check_equal("clients in shards of their own", sharded, expected.arrays(), rounding=1e-4)
+        sharded_experiment = build_experiment(task, source, chosen, shards=100)
+        sharded = train(sharded_experiment, folder / "sharded").arrays()
+        check_equal("clients in separate shards", sharded, expected.arrays(), rounding=1e-4)
     if method.is_federated:
         audit = experiment.trainer.audit(rounds=2)
-        _require(audit.holds, "; ".join(audit.found))
+        _require(audit.holds, "; ".join(audit.leaks))
 
 
 def _require(holds: bool, message: str) -> None:
@@ -118,18 +117,18 @@ def _require(holds: bool, message: str) -> None:
 
 
 def check_equal(
-    what: str,
-    found: Mapping[str, np.ndarray],
+    title: str,
+    actual: Mapping[str, np.ndarray],
     expected: Mapping[str, np.ndarray],
     *,
     rounding: float = 0.0,
 ) -> None:
-    """Raises an AssertionError unless arrays are equal, to the bit or but for rounding."""
-    names = f"{what}: {sorted(found)}, not {sorted(expected)}"
-    _require(found.keys() == expected.keys(), names)
+    """Raises an AssertionError unless arrays are equal, to the bit or up to rounding."""
+    names = f"{title}: {sorted(actual)}, not {sorted(expected)}"
+    _require(actual.keys() == expected.keys(), names)
     for name, value in expected.items():
-        message = f"{what}: {name}"
-        np.testing.assert_allclose(found[name], value, rounding, rounding, err_msg=message)
+        message = f"{title}: {name}"
+        np.testing.assert_allclose(actual[name], value, rounding, rounding, err_msg=message)
 
 
 def open_folder(path: pathlib.Path, experiment: Experiment[Any, Any]) -> RunFolder:
@@ -141,27 +140,27 @@ def open_folder(path: pathlib.Path, experiment: Experiment[Any, Any]) -> RunFold
 
 
 @dataclasses.dataclass(frozen=True)
-class Weights:
-    """What rounds have led to: the last weights, and who of the training clients has kept what."""
+class TrainingResult:
+    """The result of rounds: the last weights, and the kept values of training clients."""
 
     loop: LoopResult | None
     weights: dict[str, np.ndarray]
-    known: np.ndarray | None = None
+    has_kept: np.ndarray | None = None
     kept: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All of it by name, kept values of those who have any."""
-        own = {f"kept {name}": value[self.known] for name, value in self.kept.items()}
-        return {**self.weights, **own}
+        """Returns the arrays by name; kept values only of clients that have them."""
+        kept = {f"kept {name}": value[self.has_kept] for name, value in self.kept.items()}
+        return {**self.weights, **kept}
 
 
 def train(
     experiment: Experiment[Any, Any], path: pathlib.Path, *, rounds: int | None = None
-) -> Weights:
-    """Runs the rounds that are missing, without evaluation."""
+) -> TrainingResult:
+    """Runs the missing rounds, without evaluation."""
     options = experiment.options
     if not experiment.method.trains:
-        return Weights(None, dict(experiment.trainer.untrained().weights))
+        return TrainingResult(None, dict(experiment.trainer.untrained().weights))
     with experiment.trainer.fit(
         rounds=rounds or options.total_rounds,
         folder=open_folder(path, experiment),
@@ -170,6 +169,6 @@ def train(
     ) as trained:
         weights = {name: np.array(value) for name, value in trained.weights.items()}
         if not trained.kept_by:
-            return Weights(trained.loop, weights)
-        known, kept = trained.kept_by(experiment.data.train.client_ids)
-        return Weights(trained.loop, weights, known, dict(kept))
+            return TrainingResult(trained.loop, weights)
+        has_kept, kept = trained.kept_by(experiment.data.train.client_ids)
+        return TrainingResult(trained.loop, weights, has_kept, dict(kept))

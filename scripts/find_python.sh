@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# find_python.sh [fetch]: prints a stack of packages, tff or today, and the first Python here that it
-# can be installed with, or says what is wanted. Where PYTHON or STACK is set, nothing else is taken.
-# With `fetch`, and no such Python here, uv fetches one.
+# find_python.sh [fetch]: prints a stack of packages, tff or today, and the first Python here that can
+# run it; fails with the requirements if there is none. PYTHON and STACK restrict the search.
+# With `fetch`, uv fetches a Python if there is none here.
 set -u
 
 fail() {
@@ -36,7 +36,7 @@ A container runs on others, too: docker build --platform=linux/amd64 -t fedperso
 [ "$tff" ] || versions="3.11 to 3.13"
 [ "$today" ] || versions="3.9 to 3.11"
 
-# look STACK OLDEST NEWEST NAME...: a name on the PATH may be a shim that fails, so each is run and asked.
+# look STACK OLDEST NEWEST NAME...: runs each, because a name on the PATH may be a shim that fails.
 look() {
   local stack=$1 oldest=$2 newest=$3 python
   shift 3
@@ -54,17 +54,17 @@ look_around() {
 }
 look_around
 
-wanted="Python $versions with its venv module"
-if [ "${PYTHON-}" ]; then fail "$wanted, not PYTHON=$PYTHON; name one with PYTHON=<path>"; fi
-uv=$(command -v "${UV-uv}") || fail "$wanted: install one; PYTHON=<path> names one that is not on the PATH.
+required="Python $versions with its venv module"
+if [ "${PYTHON-}" ]; then fail "$required, not PYTHON=$PYTHON; name one with PYTHON=<path>"; fi
+uv=$(command -v "${UV-uv}") || fail "$required: install one; PYTHON=<path> names one that is not on the PATH.
 Or install uv (docs.astral.sh/uv): with uv on the PATH, make fetches Python $fetched."
-if [ "${1-}" != fetch ]; then fail "$wanted; \`make install\` has uv fetch Python $fetched"; fi
+if [ "${1-}" != fetch ]; then fail "$required; \`make install\` has uv fetch Python $fetched"; fi
 
 echo "There is no Python $versions with its venv module here: uv fetches Python $fetched" >&2
-# Certificates are the system's, by the names that older and newer versions of uv give that. The
-# Python is for environments alone, and not for the PATH.
+# Use the system's certificates, by the settings of older and newer versions of uv. The Python is for
+# environments only, not for the PATH.
 export UV_NATIVE_TLS=true UV_SYSTEM_CERTS=true UV_PYTHON_INSTALL_BIN=false
-"$uv" python install "$fetched" >&2 || fail "$wanted, and uv could not fetch Python $fetched"
-# An environment of the checkout or of the shell is not what was fetched.
+"$uv" python install "$fetched" >&2 || fail "$required, and uv could not fetch Python $fetched"
+# Environments of the checkout or of the shell do not count, only the fetched Python.
 PYTHON=$(UV_PYTHON_PREFERENCE=only-managed "$uv" python find --system "$fetched") && look_around
-fail "$wanted, and what uv has fetched is none: ${PYTHON:-it does not say where}"
+fail "$required, and what uv has fetched is none: ${PYTHON:-it does not say where}"

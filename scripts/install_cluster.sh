@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install_cluster.sh VENV: adds Ray, from the lock of its stack, to what install.sh has installed.
-# VENV/cluster_installed is a copy of the lock that was installed.
+# install_cluster.sh VENV: adds Ray, from the stack's lock, to an environment of install.sh.
+# VENV/cluster_installed is a copy of the installed lock.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$1

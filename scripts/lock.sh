@@ -2,17 +2,17 @@
 # lock.sh resolve [OPTION...]: resolves setup.py and requirements/requirements.in, for every
 # supported Python at once, into requirements/lock.txt (TensorFlow Federated's stack) and
 # requirements/today.txt (today's), and each other NAME.in of requirements/ and requirements/rivals/
-# into NAME_lock.txt beside it; Ray for today's stack into today_cluster.txt. What of both stacks a
-# wheel of fedpersonal needs comes into constraints.txt. Versions stay as they are unless they must
-# move; --upgrade moves them all.
-# lock.sh wheels: fails and says which, where the registry lacks a wheel for a pin of today's.
+# into NAME_lock.txt in its folder; Ray for today's stack into today_cluster.txt. constraints.txt has
+# the pins of both stacks that a wheel of fedpersonal needs. Versions change only if they must;
+# --upgrade changes all.
+# lock.sh wheels: fails and lists the pins of today's stack for which the registry lacks a wheel.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 task=$1
 shift
-found=$(scripts/find_python.sh fetch)
-python=${found#* }
+stack_python=$(scripts/find_python.sh fetch)
+python=${stack_python#* }
 if ! build/uv/bin/uv --version >/dev/null 2>&1; then
   rm -rf build/uv
   "$python" -m venv build/uv
@@ -25,7 +25,7 @@ resolve() {
     --universal --generate-hashes --no-emit-index-url
 }
 extras=(--extra datasets --extra language)
-# constrain STACK LOCK OVERRIDES VERSION: prints a stack's pins with the markers by which setup.py has it.
+# constrain STACK LOCK OVERRIDES VERSION: prints a stack's pins with the stack's marker in setup.py.
 constrain() {
   local marker
   marker=$(sed -n "s/^$1 = '\(.*\)'$/\1/p" setup.py | tr \" \')
@@ -57,8 +57,8 @@ resolve_all() {
   done
 }
 
-# has_wheels SYSTEM VERSION REQUIREMENT...: whether all could be installed there without a compiler.
-# Promise, a few files of Python, is published as source only, and any machine builds it.
+# has_wheels SYSTEM VERSION REQUIREMENT...: succeeds if all can be installed on a system without a
+# compiler. Promise, a few Python files, has no wheel, but builds on any machine.
 has_wheels() {
   uv install --dry-run --target build/nowhere --python-platform "$1" --python-version "$2" \
     --no-deps --only-binary :all: --no-binary promise "${@:3}" >/dev/null 2>&1

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # Each room may import those before it; rooms in one line may import each other's modules too.
 ORDER = [
-    {"errors", "files", "draws", "former"},
+    {"errors", "files", "randomness", "former"},
     {"options", "data", "tff", "runtime"},
     {"model", "optimizers"},
     {"models"},

@@ -52,7 +52,7 @@ from fedpersonal.runs.kept import KeptState
 from fedpersonal.runs.metrics import MetricLog
 from fedpersonal.runs.saver import Saver
 from fedpersonal.runs.store import LocalStateStore, read_all
-from fedpersonal.training.callbacks import BestModel, EarlyStopping, LearningCheck, Run
+from fedpersonal.training.callbacks import BestModel, EarlyStopping, RunState, StopIfStuck
 
 
 @dataclasses.dataclass
@@ -163,9 +163,9 @@ def session(folder):
     weights = Weights([np.ones([2, 3], np.float32), np.zeros(2, np.float32)], ())
     state = State(weights, collections.OrderedDict(rate=np.float32(0.1), name="sgd"), 0)
     stops = EarlyStopping("eval/loss", patience=9)
-    callbacks = [MetricLog(), LearningCheck(), stops, BestModel("eval/loss")]
+    callbacks = [MetricLog(), StopIfStuck(), stops, BestModel("eval/loss")]
     saver = Saver(Checkpoints(folder.checkpoints), callbacks, every=9)
-    return Run(folder, ROUNDS + 1, True, state=state), callbacks, saver
+    return RunState(folder, ROUNDS + 1, True, state=state), callbacks, saver
 
 
 def folder_of_a_run(path):
@@ -175,7 +175,7 @@ def folder_of_a_run(path):
     folder.write_summary({"rounds": ROUNDS, "test": {"rmse": np.float32(0.5)}})
     folder.write_boundary([{"name": "items", "shape": [2, 3]}])
     folder.write_per_client([{"client": "007", "n": 3, "x": 0.1}, {"client": "NA"}])
-    run_secret.settle_secret(path, 77)
+    run_secret.load_or_create_secret(path, 77)
     run, callbacks, saver = session(folder)
     for callback in callbacks:
         callback.on_start(run)
@@ -204,7 +204,7 @@ def go_on(folder):
 
 def settled(folder):
     """Reads `config.json` as a session does that goes on."""
-    config = run_config.settle(folder.config_json, OPTIONS, about=ABOUT)
+    config = run_config.merge_config(folder.config_json, OPTIONS, about=ABOUT)
     run_config.check_same("data", config["training_data"], {"num_clients": 3}, folder.path)
     assert run_config.read_num_shards(folder.path) == 2
     return config
@@ -343,7 +343,9 @@ READERS = {
     "per_client.csv": in_folder(
         "per_client.csv", lambda folder: read_only(folder.path).per_client, is_exact=False
     ),
-    "secret": in_folder(run_secret.SECRET, lambda folder: run_secret.settle_secret(folder.path, 5)),
+    "secret": in_folder(
+        run_secret.SECRET, lambda folder: run_secret.load_or_create_secret(folder.path, 5)
+    ),
     "metrics.csv that a run goes on from": in_folder("metrics.csv", go_on),
     "store": a_store,
     "store of any variables": a_store_of_any_variables,

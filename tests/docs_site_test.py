@@ -47,7 +47,7 @@ def test_a_cell_is_followed_by_what_the_notebook_shows(tmp_path):
     (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
     shown = SITE["on_page_markdown"](text, page, None, None)
     first, second = shown.split("\nText.\n")
-    image = '<img alt="What the cell draws" src="data:image/png;base64,iVBORw0">'
+    image = '<img alt="Picture of the cell" src="data:image/png;base64,iVBORw0">'
     assert first.endswith(f"```\n\n```text\none\n```\n\n<table></table>\n\n{image}\n")
     assert second == "\n```python\n2\n```\n"
 

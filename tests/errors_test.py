@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpersonal.errors import counted_nouns, escaped, listed, one_line, quoted
+from fedpersonal.errors import join_words, noun_with_count, one_line, printable, quoted
 
 
 @pytest.mark.parametrize(
@@ -18,17 +18,17 @@ from fedpersonal.errors import counted_nouns, escaped, listed, one_line, quoted
     ],
 )
 def test_control_characters_are_escaped(text, said):
-    assert escaped(text) == said
+    assert printable(text) == said
     assert quoted(text) == f"'{said}'"
-    assert listed([text]) == said
+    assert join_words([text]) == said
 
 
 def test_what_is_long_is_cut():
     assert quoted("x" * 60) == f"'{'x' * 60}'"
     assert quoted("x" * 10**7) == f"'{'x' * 60}'..."
-    assert listed(["a", "x" * 61, "b"]) == f"a, {'x' * 60}..., b"
-    assert listed([str(i) for i in range(20)]).endswith(", 18, 19")
-    assert listed([str(i) for i in range(2021)]).endswith(", 18, 19 and 2,001 more")
+    assert join_words(["a", "x" * 61, "b"]) == f"a, {'x' * 60}..., b"
+    assert join_words([str(i) for i in range(20)]).endswith(", 18, 19")
+    assert join_words([str(i) for i in range(2021)]).endswith(", 18, 19 and 2,001 more")
 
 
 def test_what_others_say_is_one_line():
@@ -50,4 +50,4 @@ def test_what_others_say_is_one_line():
     ],
 )
 def test_nouns_are_counted(count, noun, said):
-    assert counted_nouns(count, noun) == said
+    assert noun_with_count(count, noun) == said

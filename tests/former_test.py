@@ -59,7 +59,7 @@ def test_former_attribute():
 
 def test_run_folder_with_former_options_opens(tmp_path):
     path = tmp_path / "config.json"
-    content = record.settle(path, {"dynamic": 0.5, "seed": 1})
+    content = record.merge_config(path, {"dynamic": 0.5, "seed": 1})
     write_json(path, content, checked=True)
     assert record.read_config(path)["options"] == {"feddyn_alpha": 0.5, "seed": 1}
 
@@ -70,3 +70,19 @@ def test_command_with_a_former_flag(run_program, tmp_path):
     assert (status, output) == (2, "")
     assert "warning: --beside is now called --runners_up" in errors
     assert "--runners_up is -1" in errors
+
+
+def test_former_members_of_a_task():
+    with pytest.warns(FutureWarning, match="'own_options' is now called 'extra_options'"):
+
+        class Houses(fp.Task):
+            own_options = fp.Options
+
+    assert Houses.extra_options is fp.Options
+
+
+def test_former_argument_of_results():
+    columns = {"loss": [[1.0, 2.0]]}
+    with pytest.warns(FutureWarning, match="'guess' is now called 'baseline'"):
+        results = fp.ClientResults(["a"], [2.0], None, columns, None, (), guess={"loss": [3.0]})
+    assert results.baseline == {"loss": [3.0]}

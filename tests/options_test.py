@@ -180,7 +180,7 @@ def test_an_option_keeps_its_group_and_its_place_in_help_when_declared_anew():
         own: int = option(1, "Its own.")
 
     found = Second.declarations()
-    assert [(n, d.group, d.rule.in_help) for n, d in found.items()] == [
+    assert [(n, d.help_section, d.rule.in_help) for n, d in found.items()] == [
         ("data", "The first group.", True),
         ("rate", "The first group.", False),
         ("own", "The second group.", False),
@@ -194,7 +194,7 @@ TASKS = list(all_tasks().values())
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_every_option_of_a_task_explains_itself(task):
     declarations = task.options.declarations()
-    assert set(task.own_options.declarations()) < set(declarations)
+    assert set(task.extra_options.declarations()) < set(declarations)
     for name, declaration in declarations.items():
         rule = declaration.rule
         assert rule.help[0].isupper() or rule.help.split(":")[0].split(",")[0].islower(), name
@@ -227,15 +227,15 @@ def test_every_option_of_a_task_has_bounds(task):
 def test_methods_settle_what_is_left_to_them(task):
     for name, method in task.methods.items():
         needed = {"user_vectors": "vectors.csv"} if name == "fedperc_projected" else {}
-        options = task.settle(task.options(method=name, **needed))
+        options = task.with_defaults(task.options(method=name, **needed))
         usual = method.server_optimizer or task.usual_server_optimizer
         assert options.server_optimizer == usual
         rate = {"reptile": 0.5}.get(name, 1.0 if usual == "sgd" else 0.1)
         assert options.server_learning_rate == rate
-        assert task.settle(options) == options
+        assert task.with_defaults(options) == options
     asked = {"server_optimizer": "adagrad", "server_learning_rate": 0.5}
-    assert task.settle(task.options(**asked)).server_learning_rate == 0.5
-    assert task.settle(task.options(server_optimizer="sgd")).server_learning_rate == 1.0
+    assert task.with_defaults(task.options(**asked)).server_learning_rate == 0.5
+    assert task.with_defaults(task.options(server_optimizer="sgd")).server_learning_rate == 1.0
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import unicodedata
 
-from experiments.command import OWN_DATA
+from experiments.command import DATA_COMMANDS
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -144,7 +144,7 @@ def check(words):
         if not (ROOT / rest[0]).is_file():
             yield f"there is no {rest[0]}", None
     elif program == "fedpersonal":
-        name = OWN_DATA[rest[0]].task if rest[0] in OWN_DATA else rest[0]
+        name = DATA_COMMANDS[rest[0]].task if rest[0] in DATA_COMMANDS else rest[0]
         yield from check_module(f"experiments.{name}", rest[1:])
     elif program == "bazel":
         target = re.fullmatch(r"//(\w+):([\w/]+)", rest[1])

@@ -158,7 +158,7 @@ def test_make_installs_a_stack_says_why_and_keeps_it(machine, checkout):
     assert said.endswith(" packages in 0 s, by pip")
     assert installed.read_text() == "lock==1\n"
     assert run("make", "install") == "make: Nothing to be done for 'install'."
-    asked = "(1 to 2 minutes): STACK=today was asked for\n"
+    asked = "(1 to 2 minutes): STACK=today is set\n"
     assert asked in run("make", "install", "STACK=today")
     assert installed.read_text() == "today==1\n"
     # Once chosen it stays, until its lock changes.

@@ -36,16 +36,16 @@ class Process:
         kept, total, visits = [], np.zeros(3, np.float32), 0
         for shard in shards:
             brought = shard["local"]
-            known, places = brought["known"], brought["places"]
-            vector = np.where(known[:, None], brought["values"]["vector"], _START)
+            has_kept, places = brought["has_kept"], brought["places"]
+            vector = np.where(has_kept[:, None], brought["values"]["vector"], _START)
             vector = vector * np.float32(0.7) + state.weights + shard["examples"]
-            count = np.where(known, brought["values"]["visits"], 0) + 1
+            count = np.where(has_kept, brought["values"]["visits"], 0) + 1
             is_client = places >= 0
             total += vector[is_client].sum(axis=0)
             visits += int(count[is_client].sum())
             values = collections.OrderedDict(vector=vector, visits=count)
-            known = np.ones_like(known)
-            kept.append(collections.OrderedDict(places=places, known=known, values=values))
+            has_kept = np.ones_like(has_kept)
+            kept.append(collections.OrderedDict(places=places, has_kept=has_kept, values=values))
         weights = state.weights * np.float32(0.9) + total * np.float32(0.1)
         return types.SimpleNamespace(
             state=State(weights, state.rounds + 1),

@@ -23,7 +23,7 @@ from fedpersonal.report import page as report
 
 assert pathlib.Path(doctor.__file__).is_relative_to(sys.argv[1]), doctor.__file__
 print(*option_flags.expand_flagfiles(["--flagfile=experiments/presets/movielens_quick.flags"]))
-print(report.PAGE.is_dir(), settings.KEPT.is_file(), repr(page._commit()))
+print(report.PAGE.is_dir(), settings.COMMITTED.is_file(), repr(page._commit()))
 print(doctor.check_python().status, *doctor.check_packages())
 """
 

@@ -1,4 +1,4 @@
-"""FedRecon's round by other libraries, each a program in an environment of its own.
+"""FedRecon's round in other libraries, each a program in a separate environment.
 
-They import NumPy and their library, and nothing of TensorFlow or fedpersonal.
+They import NumPy and their library, but neither TensorFlow nor fedpersonal.
 """

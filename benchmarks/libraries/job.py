@@ -1,4 +1,4 @@
-"""What a library's program is given, and what it answers: `benchmarks.child` is the other end."""
+"""Input and output of a library's program; `benchmarks.child` is its counterpart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Job:
-    """Rounds to be run.
+    """The rounds to run.
 
     Attributes:
         items: float32 (items, K): the items' vectors before the first round.
@@ -44,12 +44,12 @@ class Job:
         return {int(index): self.client(index) for index in np.unique(self.cohorts)}
 
     def rounds(self) -> Iterator[np.ndarray]:
-        """Yields each round's clients when it shall begin; it ends when the next is asked for.
+        """Yields each round's clients when the round begins; requesting the next one ends it.
 
-        A line on standard input begins a round. One on standard output says the seconds that it
-        took, and those of processors, in all processes.
+        A line on standard input begins a round. A line on standard output has the round's seconds
+        and its processor seconds in all processes.
         """
-        # What libraries print must not come between.
+        # Output of libraries must not mix with the answers.
         answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
         print("ready", file=answers, flush=True)
@@ -62,22 +62,22 @@ class Job:
             print(end - begin, processor_seconds() - processor, file=answers, flush=True)
 
     def finish(self, items: np.ndarray) -> None:
-        """Hands over the items' vectors after the last round."""
+        """Writes the items' vectors after the last round."""
         np.save(self._folder / "items.npy", items)
 
 
 def processor_seconds() -> float:
-    """Returns the processor time of this process and, to a tick, of those below it."""
+    """Returns the processor seconds of this process and, to a tick, of its descendants."""
     ticks, parents = {}, {}
     for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # It has just ended.
+        with contextlib.suppress(OSError):  # The process has just ended.
             fields = path.read_text().rpartition(")")[2].split()
             number = int(path.parent.name)
             parents[number] = int(fields[1])
-            ticks[number] = sum(map(int, fields[11:15]))  # Of its ended children, too.
+            ticks[number] = sum(map(int, fields[11:15]))  # With those of its ended children.
     below = {os.getpid()}
-    while found := {n for n, parent in parents.items() if parent in below} - below:
-        below |= found
+    while children := {n for n, parent in parents.items() if parent in below} - below:
+        below |= children
     below.remove(os.getpid())
     ended = os.times()
     living = sum(ticks[number] for number in below) / _TICK

@@ -1,6 +1,6 @@
 """FedRecon's round on FedJAX: `for_each_client` with its JIT backend, to rebuild and to update.
 
-One pass whose steps choose by `jax.lax.cond` is as fast, and gradients of whole tables are slower.
+A single pass with `jax.lax.cond` in its steps is as fast; gradients of whole tables are slower.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def build_update(rate: float) -> Any:
 
 
 def as_dicts(batches: Batches) -> list[dict[str, np.ndarray]]:
-    """Returns batches as FedJAX has them."""
+    """Converts batches to FedJAX's form."""
     return [{"item": rated, "rating": ratings} for rated, ratings in batches]
 
 

@@ -1,6 +1,6 @@
-"""FedRecon's round on Flower: its simulation on Ray with an actor a processor, clients in NumPy.
+"""FedRecon's round on Flower: its simulation on Ray with an actor per processor, clients in NumPy.
 
-A node a client of a cohort; `FedAvg` samples them all.
+Each client of a cohort is a node; `FedAvg` samples all nodes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 
-# Nothing is reported to anybody, or written to the home folder.
+# Disables telemetry and writing to the home folder.
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", RAY_USAGE_STATS_ENABLED="0")
 os.environ.setdefault("FLWR_HOME", os.path.join(sys.argv[-1], "flower"))
 
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Ray's actors import what has a name of its own.
+    # Ray's actors can only import a named module, not `__main__`.
     from benchmarks.libraries import on_flower
 
     on_flower.main()

@@ -75,7 +75,7 @@ class FedRecon(FederatedAlgorithm):
 
 @dataclasses.dataclass(frozen=True)
 class TrainParams(ModelHyperParams):
-    """What a client is told."""
+    """The parameters of a client's training."""
 
     steps: Steps
 

@@ -1,1 +1,1 @@
-"""What `experiments.leaderboard` does: its tasks, the tuning, the jobs, the table and its pages."""
+"""The parts of `experiments.leaderboard`: tasks, tuning, jobs, the table and its pages."""

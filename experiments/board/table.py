@@ -1,7 +1,7 @@
-"""The table: a cell for each method and task, ranks with ties, and what to take when.
+"""The table: a cell for each method and task, and ranks with ties.
 
-Rows that need no federation frame it: guesses, local training, a server with all data. They have no
-rank. Whatever says that one method is better than another is a paired interval over test clients.
+Rows without federation have no rank: baselines, local and centralised training. One method is
+better than another if a paired interval over test clients shows it.
 """
 
 from __future__ import annotations
@@ -16,50 +16,54 @@ import numpy as np
 import pandas as pd
 
 from experiments.board.board import REFUSED, STARTS_FILE, Board, Key
-from experiments.board.settings import Found
-from experiments.board.tasks import BASELINE, Entry
+from experiments.board.settings import TunedSetting
+from experiments.board.tasks import REFERENCE, Entry
 from experiments.papers.table import Cell as Figure
 from experiments.papers.table import difference
 from experiments.sweeping.trials import Trial
 from fedpersonal.errors import UserError
+from fedpersonal.evaluation.baselines import BASELINE_SUFFIX, strongest_baseline
 from fedpersonal.evaluation.client_metrics import find_metric
-from fedpersonal.evaluation.guess import GUESS, best_guess
 from fedpersonal.files import read_json
 from fedpersonal.methods.method import Method
 from fedpersonal.report.run import read_run
 
-GUESSED = "best guess"
-# How a row comes about.
-GUESS_ROW, LOCAL, SERVER, FEDERATED = "guess", "local", "server", "federated"
+BASELINE_NAME = "strongest baseline"
+# Kinds of rows, as in the files of the table.
+BASELINE_ROW, LOCAL, SERVER, FEDERATED = "guess", "local", "server", "federated"
+
+
+# The names of fields of `Cell` in files, if they differ.
+FILE_KEYS = {"above_baseline": "above_guess", "worse": "worse_off"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """What a method comes to on a task.
+    """The results of a method on a task.
 
     Attributes:
-        value: The metric; None where it has none.
-        behind: It less that of FedAvg with fine-tuning, with its interval.
-        above_guess: It less that of the best guess.
-        worse_off: Share of test clients that are worse off than with FedAvg and fine-tuning.
-        rank: Among the methods that are ranked; ties share theirs. One whose training diverges is
-            behind all others; one that the task's options do not suit has none.
+        value: The metric; None without a result.
+        behind: The metric minus that of FedAvg with fine-tuning, with its interval.
+        above_baseline: The metric minus that of the strongest baseline, with its interval.
+        worse: Share of test clients whose metric is worse than with FedAvg and fine-tuning.
+        rank: Rank among the ranked methods; ties share ranks. Diverged methods rank last; methods
+            that do not support the task's options have no rank.
         down: Bytes that a client receives in a round.
-        up: Bytes that it sends.
-        kept: Bytes that it keeps from round to round.
-        round_seconds: The median over rounds.
-        rounds: Rounds.
-        starts: The metric of seen clients that start otherwise than from what they kept.
-        setting: The options that tuning has chosen, and how; None where nobody has tuned it.
-        why: Why there is no value.
-        same_as: The method before it whose clients' figures are equal to the bit; empty for none.
-            It counts in place of both.
+        up: Bytes that a client sends in a round.
+        kept: Bytes that a client keeps from round to round.
+        round_seconds: The median duration of rounds.
+        rounds: The number of rounds.
+        starts: The metric of seen clients that start from other values than the kept ones.
+        setting: The tuned options, and how they were chosen; None without tuning.
+        why: The reason why there is no value.
+        same_as: An earlier method whose clients' figures are equal to the bit, which counts for
+            both; empty if there is none.
     """
 
     value: Figure[float] | None = None
     behind: Figure[float] | None = None
-    above_guess: Figure[float] | None = None
-    worse_off: float | None = None
+    above_baseline: Figure[float] | None = None
+    worse: float | None = None
     rank: float | None = None
     down: float | None = None
     up: float | None = None
@@ -67,13 +71,13 @@ class Cell:
     round_seconds: float | None = None
     rounds: int | None = None
     starts: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    setting: Found | None = None
+    setting: TunedSetting | None = None
     why: str = ""
     same_as: str = ""
 
     @property
     def is_untuned(self) -> bool:
-        """Whether it has the first setting, since nobody has tuned it."""
+        """Whether the cell has the first setting, without tuning."""
         return self.setting is None and not self.why
 
 
@@ -82,10 +86,10 @@ class Row:
     """A row.
 
     Attributes:
-        name: The method's name in flags; of a guess what it is.
-        title: Its name for people.
-        kind: `federated`, `local`, `server` or `guess`.
-        cells: By task.
+        name: The method's name in flags, or `strongest baseline`.
+        title: The title of the method.
+        kind: `federated`, `local`, `server` or `guess`, the row of baselines.
+        cells: The cells by task.
     """
 
     name: str
@@ -95,29 +99,29 @@ class Row:
 
     @property
     def num_tasks(self) -> int:
-        """How many tasks it does."""
+        """The number of tasks that are not refused."""
         return sum(not cell.why.startswith(REFUSED) for cell in self.cells.values())
 
     @property
     def ranks(self) -> dict[str, float]:
-        """By task, where it has one."""
+        """The ranks by task, without tasks that have none."""
         return {task: cell.rank for task, cell in self.cells.items() if cell.rank is not None}
 
     def mean_rank(self, tasks: Collection[str]) -> float | None:
-        """Returns the mean over those of some tasks that it has a rank in."""
+        """Returns the mean rank over those of `tasks` that have one; None if there are none."""
         ranks = [rank for task, rank in self.ranks.items() if task in tasks]
         return statistics.mean(ranks) if ranks else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """How the figures of a task came about.
+    """The origin of the figures of a task.
 
     Attributes:
         date: The day.
-        version: That of fedpersonal.
-        commit: Of the checkout; empty for an installed package.
-        command: What makes them again.
+        version: The version of fedpersonal.
+        commit: The commit of the checkout; empty for an installed package.
+        command: The command that makes the figures again.
         seeds: The seeds of a cell.
     """
 
@@ -136,10 +140,10 @@ class BoardTable:
         entries: The tasks.
         size: `quick` or `full`.
         seeds: The seeds of a cell.
-        rows: Ranked ones first, the best first; then those that frame it.
-        clear: By task, the pairs of methods of which the first is clearly better; of methods that
-            are the same, the first one's.
-        origins: By task, in a table that is joined from others.
+        rows: Ranked rows, best first; then rows without federation.
+        clear: The pairs of methods of which the first is clearly better, by task; of methods with
+            equal figures, only the first is in the pairs.
+        origins: The origins of figures by task, in a table that is joined from others.
     """
 
     entries: Sequence[Entry]
@@ -156,18 +160,18 @@ class BoardTable:
 
     @property
     def titles(self) -> dict[str, str]:
-        """The methods' names for people, by their names."""
+        """The methods' titles, by name."""
         return {row.name: row.title for row in self.rows}
 
     def is_clear(self, task: str, first: Row, second: Row) -> bool:
-        """Tells whether the first of two methods is clearly better on a task."""
+        """Returns whether the first of two methods is clearly better on a task."""
         names = (row.cells[task].same_as or row.name for row in (first, second))
         return tuple(names) in self.clear[task]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Tested:
-    """The test clients of a method on a task, a table a seed, and their summaries."""
+    """The test clients of a method on a task, one table per seed, and their summaries."""
 
     clients: list[pd.DataFrame]
     tests: list[Mapping[str, Any]]
@@ -178,15 +182,15 @@ def tabulate_board(board: Board, why: Mapping[Key, str]) -> BoardTable:
 
     Args:
         board: The board.
-        why: Why a cell has no value, as of `Board.run`.
+        why: The reasons why cells have no value, from `Board.run`.
     """
     cells: dict[str, dict[str, Cell]] = {}
-    of_methods: dict[str, type[Method]] = {}
-    guesses: dict[str, Cell] = {}
+    all_methods: dict[str, type[Method]] = {}
+    baselines: dict[str, Cell] = {}
     clear = {}
     for entry in board.entries:
         methods = {method.name: method for method in board.methods(entry)}
-        of_methods.update(methods)
+        all_methods.update(methods)
         tested = {
             name: _tested(entry, board.trials[entry.name, name])
             for name in methods
@@ -205,29 +209,33 @@ def tabulate_board(board: Board, why: Mapping[Key, str]) -> BoardTable:
         ranks.update({name: ranks[first] for name, first in same.items()})
         for name in methods:
             key = (entry.name, name)
-            found: dict[str, Any] = {
+            fields: dict[str, Any] = {
                 "rank": ranks.get(name),
                 "setting": board.setting(entry, methods[name]),
                 "why": why.get(key, ""),
                 "same_as": same.get(name, ""),
             }
             if name in tested:
-                found.update(_figures(entry, tested[name], tested.get(BASELINE)))
-                found.update(_costs(entry, board.trials[key], methods[name]))
-            cells.setdefault(name, {})[entry.name] = Cell(**found)
-        guesses.update(_guess_cell(entry, tested))
-    rows = [Row(n, of_methods[n].title, _kind(of_methods[n]), own) for n, own in cells.items()]
-    rows += [Row(GUESSED, "Best guess", GUESS_ROW, guesses)] if guesses else []
+                fields.update(_figures(entry, tested[name], tested.get(REFERENCE)))
+                fields.update(_costs(entry, board.trials[key], methods[name]))
+            cells.setdefault(name, {})[entry.name] = Cell(**fields)
+        baselines.update(_baseline_cell(entry, tested))
+    rows = [
+        Row(name, all_methods[name].title, _kind(all_methods[name]), by_task)
+        for name, by_task in cells.items()
+    ]
+    if baselines:
+        rows.append(Row(BASELINE_NAME, BASELINE_NAME.capitalize(), BASELINE_ROW, baselines))
     return BoardTable(board.entries, board.size, board.seeds, in_order(rows), clear)
 
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
-    """Returns rows as a table has them: those with most ranks in the mean first, by that mean."""
+    """Returns rows in the order of the table: by the number of averaged ranks, then their mean."""
     rows = [*rows]
     averaged = averaged_tasks(rows)
 
     def key(row: Row) -> tuple:
-        kinds = row.kind == GUESS_ROW, row.kind != FEDERATED
+        kinds = row.kind == BASELINE_ROW, row.kind != FEDERATED
         num_ranks, mean = len(row.ranks.keys() & {*averaged}), row.mean_rank(averaged)
         return (*kinds, -num_ranks, mean or math.inf, -row.num_tasks, row.title)
 
@@ -240,20 +248,20 @@ def tuned_tasks(rows: Iterable[Row]) -> list[str]:
     for row in rows:
         for task in row.ranks:
             untuned.setdefault(task, []).append(row.cells[task].is_untuned)
-    return [task for task, own in untuned.items() if 2 * sum(own) < len(own)]
+    return [task for task, values in untuned.items() if 2 * sum(values) < len(values)]
 
 
 def averaged_tasks(rows: Sequence[Row]) -> Collection[str]:
-    """Returns the tasks over which ranks are averaged: the tuned ones, or all if none is."""
+    """Returns the tasks over which ranks are averaged: tuned tasks, or all if none is tuned."""
     return tuned_tasks(rows) or {task for row in rows for task in row.cells}
 
 
 def rank(names: Sequence[str], better: frozenset[tuple[str, str]]) -> dict[str, float]:
-    """Returns the rank of each name: one, and all that are clearly better, and half of its ties.
+    """Returns the rank of each method: 1, plus the clearly better methods, plus half the ties.
 
     Args:
-        names: The names.
-        better: The pairs of which the first is clearly better.
+        names: The methods' names.
+        better: The pairs of methods of which the first is clearly better.
     """
     ranks = {}
     for name in names:
@@ -270,14 +278,14 @@ def _kind(method: type[Method]) -> str:
 
 
 def _tested(entry: Entry, trials: Sequence[Trial]) -> _Tested:
-    """Returns what a method's runs found; clients without a figure are left out."""
+    """Returns the test clients of a method's runs, without clients that have no figure."""
     metric, clients, tests = entry.compared, [], []
     for trial in trials:
         table = trial.run.record.per_client
         if metric.column not in table:
             raise UserError(
                 f"--tasks={entry.name}: {trial.run.path}/per_client.csv has no {metric.column}, by "
-                "which methods would be compared: let the task's first metric be one of the model."
+                "which methods are compared: make the task's first metric one of the model's."
             )
         if metric.weights is None:
             table = table.dropna(subset=[metric.column])
@@ -287,29 +295,29 @@ def _tested(entry: Entry, trials: Sequence[Trial]) -> _Tested:
 
 
 def same_as(entry: Entry, tested: Mapping[str, _Tested], names: Sequence[str]) -> dict[str, str]:
-    """Returns the first of the methods whose clients' figures are equal to the bit, by the others.
+    """Returns methods that repeat the figures of an earlier one to the bit, with the earlier one.
 
     Args:
         entry: The task.
         tested: The test clients by method.
-        names: The methods that are compared.
+        names: The compared methods.
     """
     first: dict[tuple, str] = {}
-    found = {}
+    repeated = {}
     for name in (name for name in names if name in tested):
         tables = [table.sort_values("client") for table in tested[name].clients]
         clients = tuple(tuple(table["client"]) for table in tables)
         figures = tuple(table[entry.compared.column].to_numpy().tobytes() for table in tables)
         leader = first.setdefault((clients, figures), name)
         if leader != name:
-            found[name] = leader
-    return found
+            repeated[name] = leader
+    return repeated
 
 
 def _clearly_better(
     entry: Entry, tested: Mapping[str, _Tested], ranked: Sequence[str]
 ) -> frozenset[tuple[str, str]]:
-    """Returns the pairs of methods of which the first is better, and its interval lacks 0."""
+    """Returns the pairs of methods of which the first is better, with an interval without 0."""
     better = set()
     for place, first in enumerate(ranked):
         for second in ranked[place + 1 :]:
@@ -317,45 +325,45 @@ def _clearly_better(
                 pair = (tested[first].clients, tested[second].clients)
                 winner = verdict(difference(*pair, entry.compared), entry)
                 better |= {{1: (first, second), -1: (second, first)}[winner]} if winner else set()
-            elif first in tested or second in tested:  # Who has no result is behind all others.
+            elif first in tested or second in tested:  # Methods without a result rank last.
                 better.add((first, second) if first in tested else (second, first))
     return frozenset(better)
 
 
-def verdict(found: Figure[float] | None, entry: Entry) -> int:
-    """Returns 1 where a difference is clearly for the better, -1 for the worse, else 0."""
-    if found is None or found.interval is None or found.interval[0] <= 0 <= found.interval[1]:
+def verdict(change: Figure[float] | None, entry: Entry) -> int:
+    """Returns 1 if a difference is clearly an improvement, -1 if clearly a worsening, else 0."""
+    if change is None or change.interval is None or change.interval[0] <= 0 <= change.interval[1]:
         return 0
-    return 1 if (found.mean < 0) is entry.lower else -1
+    return 1 if (change.mean < 0) is entry.lower else -1
 
 
-def _figures(entry: Entry, own: _Tested, baseline: _Tested | None) -> dict[str, Any]:
-    """Returns the fields of a cell that are of its test clients."""
-    name = find_metric(entry.metric, own.tests[0]) or entry.metric
-    found: dict[str, Any] = {"value": Figure(tuple(test[name] for test in own.tests))}
-    guessed = _guessed(entry, own)
-    if guessed:
-        found["above_guess"] = difference(own.clients, guessed, entry.compared)
-    if baseline is not None and own is not baseline:
-        found["behind"] = difference(own.clients, baseline.clients, entry.compared)
-        found["worse_off"] = _worse_off(entry, own.clients, baseline.clients)
-    return found
+def _figures(entry: Entry, tested: _Tested, reference: _Tested | None) -> dict[str, Any]:
+    """Returns the fields of a cell on its test clients."""
+    name = find_metric(entry.metric, tested.tests[0]) or entry.metric
+    fields: dict[str, Any] = {"value": Figure(tuple(test[name] for test in tested.tests))}
+    baseline = _by_baseline(entry, tested)
+    if baseline:
+        fields["above_baseline"] = difference(tested.clients, baseline, entry.compared)
+    if reference is not None and tested is not reference:
+        fields["behind"] = difference(tested.clients, reference.clients, entry.compared)
+        fields["worse"] = _share_worse(entry, tested.clients, reference.clients)
+    return fields
 
 
-def _guessed(entry: Entry, tested: _Tested) -> list[pd.DataFrame]:
-    """Returns the test clients with the best guess' figures in place of a method's, if any."""
-    column = f"{entry.compared_name}{GUESS}"
+def _by_baseline(entry: Entry, tested: _Tested) -> list[pd.DataFrame]:
+    """Returns the test clients with the strongest baseline's figures, if there is one."""
+    column = f"{entry.compared_name}{BASELINE_SUFFIX}"
     if any(column not in table for table in tested.clients):
         return []
     return [table.assign(**{entry.compared.column: table[column]}) for table in tested.clients]
 
 
-def _worse_off(
-    entry: Entry, ours: Sequence[pd.DataFrame], others: Sequence[pd.DataFrame]
+def _share_worse(
+    entry: Entry, tables: Sequence[pd.DataFrame], reference: Sequence[pd.DataFrame]
 ) -> float | None:
-    """Returns the share of clients, of all seeds, whose own figure is the worse one."""
+    """Returns the share of clients, of all seeds, whose figure is worse than the reference's."""
     metric, shares = entry.compared, []
-    for pair in zip(ours, others):
+    for pair in zip(tables, reference):
         first, second = (
             (table[table[metric.weights] > 0] if metric.weights else table).set_index("client")
             for table in pair
@@ -366,16 +374,16 @@ def _worse_off(
 
 
 def _costs(entry: Entry, trials: Sequence[Trial], method: type[Method]) -> dict[str, Any]:
-    """Returns the fields of a cell that are of its training, and of other starts."""
+    """Returns the fields of a cell on its training, and on other starts."""
     summaries = [trial.run.summary for trial in trials]
     run = read_run(trials[0].run.path)
-    kept = sum(variable["num_bytes"] for variable in run.local) if run.keeps else 0
+    kept = sum(variable["num_bytes"] for variable in run.local) if run.keeps_local else 0
     starts: dict[str, list[float]] = {}
     for trial in trials:
         for start, test in read_json(trial.run.path / STARTS_FILE, checked=True).items():
-            known = find_metric(entry.metric, test)
-            if known:
-                starts.setdefault(start, []).append(test[known])
+            name = find_metric(entry.metric, test)
+            if name:
+                starts.setdefault(start, []).append(test[name])
     first, has_clients = summaries[0], method.is_federated
     return {
         "down": first["broadcast_bytes_per_client"] if has_clients else None,
@@ -387,22 +395,22 @@ def _costs(entry: Entry, trials: Sequence[Trial], method: type[Method]) -> dict[
     }
 
 
-def _guess_cell(entry: Entry, tested: Mapping[str, _Tested]) -> dict[str, Cell]:
-    """Returns the cell of the best guess of a task, if it has one."""
-    first = tested.get(BASELINE) or next(iter(tested.values()), None)
-    if len({frozenset(test["guesses"]) for own in tested.values() for test in own.tests}) > 1:
+def _baseline_cell(entry: Entry, tested: Mapping[str, _Tested]) -> dict[str, Cell]:
+    """Returns the cell of a task's strongest baseline, if it has one."""
+    first = tested.get(REFERENCE) or next(iter(tested.values()), None)
+    if len({frozenset(test["guesses"]) for one in tested.values() for test in one.tests}) > 1:
         raise UserError(
-            f"Runs of {entry.name} were tested beside other guesses, by another version. Remove "
+            f"Runs of {entry.name} have different baselines, of another version. Remove "
             f"runs/{entry.name} in the folder of the table, and run it again."
         )
     name = find_metric(entry.metric, first.tests[0]) if first else None
-    best = best_guess(first.tests, name) if first and name else None
+    best = strongest_baseline(first.tests, name) if first and name else None
     if first is None or best is None:
         return {}
-    guess = Figure(tuple(test["guesses"][best[0]][name] for test in first.tests))
-    found: dict[str, Any] = {"value": guess, "why": best[0]}
-    guessed, baseline = _guessed(entry, first), tested.get(BASELINE)
-    if guessed and baseline:
-        found["behind"] = difference(guessed, baseline.clients, entry.compared)
-        found["worse_off"] = _worse_off(entry, guessed, baseline.clients)
-    return {entry.name: Cell(**found)}
+    value = Figure(tuple(test["guesses"][best[0]][name] for test in first.tests))
+    fields: dict[str, Any] = {"value": value, "why": best[0]}
+    baseline, reference = _by_baseline(entry, first), tested.get(REFERENCE)
+    if baseline and reference:
+        fields["behind"] = difference(baseline, reference.clients, entry.compared)
+        fields["worse"] = _share_worse(entry, baseline, reference.clients)
+    return {entry.name: Cell(**fields)}

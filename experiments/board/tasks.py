@@ -1,4 +1,4 @@
-"""The tasks of the leaderboard as data: one entry each, with a preset for each size."""
+"""The tasks of the leaderboard as data: one entry per task, with a preset for each size."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from fedpersonal.tasks.find import find_task, import_task
 from fedpersonal.tasks.task import Task
 
 QUICK, FULL = "quick", "full"
-# What others are compared with.
-BASELINE = "fed_avg_finetuning"
-_STEPS = 10  # Of Per-FedAvg, before it predicts.
-# Weights of terms that pull a model to another one.
+# The method with which others are compared.
+REFERENCE = "fed_avg_finetuning"
+_STEPS = 10  # Steps of Per-FedAvg before it predicts.
+# Weights of proximal terms, which pull a model to another one.
 _PULLS = ("pull", "proximal", "feddyn_alpha")
-# The flags that say where data are.
+# The flags that name folders of data.
 DATA, MOVIELENS = "data_dir", "movielens_dir"
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """How a task is run in one size of the table.
+    """The options of a task in one size of the table.
 
     Attributes:
         preset: The file of its hyperparameters; empty for the task's defaults.
-        values: Options in place of the preset's.
-        data: The flag that says where its data are; empty of data that are installed or generated.
-        server_preset: The file for methods whose server has all data; empty for the same one.
-        server: Their options in place of that file's.
-        note: What a reader has to know of it.
+        values: Options that replace the preset's.
+        data: The flag that names the folder of its data; empty if they are installed or generated.
+        server_preset: The file for centralised training; empty for `preset`.
+        server: Options that replace those of `server_preset`.
+        note: A note for readers of the table.
     """
 
     preset: str
@@ -53,18 +53,18 @@ class Entry:
     """A task of the table.
 
     Attributes:
-        name: As `--tasks` takes it.
-        title: For people.
-        task: The task's name, or its module, as of `find_task`.
-        metric: The metric of test clients that is shown.
-        compared: How clients' values make what intervals and ranks are of.
-        is_seen: Whether test clients are those that train.
-        sizes: By name.
+        name: The name in `--tasks`.
+        title: The title in tables.
+        task: The task's name, or its module, for `find_task`.
+        metric: The metric of test clients that tables show.
+        compared: The metric of intervals and ranks, with its definition by clients' values.
+        is_seen: Whether test clients are seen clients.
+        sizes: The options of the task by size.
         chosen_by: The metric of validation clients that chooses settings; empty for `metric`.
-        digits: Digits after the point.
-        own: Methods of this task alone that the table has, beside those of any model.
-        first: Methods' options with which tuning begins, in place of the preset's: what their rows
-            in the tables of the papers add to a preset.
+        digits: Digits after the decimal point.
+        extra_methods: Methods of this task that the table includes besides those of any model.
+        first: Methods' options with which tuning begins, which replace the preset's: the options of
+            their rows in the tables of the papers.
     """
 
     name: str
@@ -76,44 +76,44 @@ class Entry:
     sizes: Mapping[str, Size]
     chosen_by: str = ""
     digits: int = 3
-    own: Sequence[str] = ()
+    extra_methods: Sequence[str] = ()
     first: Mapping[str, Mapping[str, Value]] = dataclasses.field(default_factory=dict)
 
     @property
     def library(self) -> Task:
-        """The library's task, or an own one."""
+        """The task: one of the library's, or a user's."""
         return find_task(self.task)
 
     @property
     def compared_name(self) -> str:
-        """The metric that intervals and ranks are of."""
+        """The metric of intervals and ranks."""
         return self.compared.column.removesuffix("_after")
 
     @property
     def lower(self) -> bool:
-        """Whether less is better."""
+        """Whether lower is better."""
         return bool(lower_is_better(self.metric))
 
     def values(self, size: str, method: type[Method], data: Mapping[str, str]) -> dict[str, Value]:
-        """Returns the options of a method that a size settles.
+        """Returns the options of a method that a size sets.
 
         Args:
             size: The size.
             method: The method.
-            data: The flags that say where data are, and what they say.
+            data: The folders of data, by flag.
         """
-        own, is_central = self.sizes[size], not method.is_federated
-        preset = (is_central and own.server_preset) or own.preset
+        settings, is_central = self.sizes[size], not method.is_federated
+        preset = (is_central and settings.server_preset) or settings.preset
         file = PRESETS / f"{preset}.flags"
         values = read_flagfile(file, self.library.options) if preset else {}
-        values.update({**own.values, **(own.server if is_central else {})})
+        values.update({**settings.values, **(settings.server if is_central else {})})
         usual = method.server_optimizer
         rate = method.server_learning_rate
-        # They are part of what a method is.
+        # The server's optimizer and rate are part of a method's definition.
         if usual and (rate or values.get("server_optimizer") != usual):
             values.update(server_optimizer=usual, server_learning_rate=None)
-        if own.data:
-            values["data_dir"] = data[own.data]
+        if settings.data:
+            values["data_dir"] = data[settings.data]
         values["method"] = method.name
         if size == FULL:
             keep_order(self.library, values)
@@ -122,36 +122,39 @@ class Entry:
     def first_options(
         self, method: type[Method], values: Mapping[str, Value]
     ) -> Mapping[str, Value]:
-        """Returns the options with which a method's tuning begins, in place of `values`.
+        """Returns the options with which a method's tuning begins, which replace `values`.
 
-        They are its own; or of one with the same rounds; or, where it shares as much, FedAvg's
-        with fine-tuning, with FedAvg's own rates if its server averages as well. Of what no table
-        has, steps ahead and pulls that suit a client's rate.
+        They are the method's options in the tables of the papers, or those of a method with the
+        same rounds. Methods that share all variables have those of FedAvg with fine-tuning, with
+        the rates of FedAvg if their server averages. Without such a row, lookahead steps and
+        proximal terms are set by the client's learning rate.
         """
-        names = [method.name, method.trains_as] if method.is_federated else []
+        names = [method.name, method.same_rounds_as] if method.is_federated else []
         if names and method.trains and not method.local_part:
-            names.append(BASELINE)
-        own = next((self.first[name] for name in names if name in self.first), {})
+            names.append(REFERENCE)
+        first = next((self.first[name] for name in names if name in self.first), {})
         if method.name in self.first:
-            return own
-        if names and method.server_optimizer == "sgd":  # Rates go with the server's optimizer.
-            own = {**own, **self.first.get("fed_avg", {})}
-        options = self.library.settle(self.library.options(**{**values, **own}))
+            return first
+        if names and method.server_optimizer == "sgd":  # Rates depend on the server's optimizer.
+            first = {**first, **self.first.get("fed_avg", {})}
+        options = self.library.with_defaults(self.library.options(**{**values, **first}))
         if getattr(options, "client_optimizer", "") != "sgd":
-            return own
+            return first
         rate, declared = options.client_learning_rate, method.options.declarations()
         ahead = {name: value for name, value in _ahead(rate).items() if name in declared}
-        # A pull goes its weight times the rate of the way: usual weights are for rates up to .1.
-        weaker = min(1.0, 0.1 / rate)
-        pulls = {name: weaker * declared[name].default for name in _PULLS if name in declared}
-        return {**ahead, **pulls, **own}
+        # A proximal step covers weight times rate of the distance, and default weights are for
+        # rates up to 0.1.
+        factor = min(1.0, 0.1 / rate)
+        pulls = {name: factor * declared[name].default for name in _PULLS if name in declared}
+        return {**ahead, **pulls, **first}
 
 
 def _ahead(rate: float) -> dict[str, Value]:
-    """Returns options of copies that look ahead, about as far as a step at a client's rate.
+    """Returns options of lookahead steps that add up to about one step at a client's rate.
 
-    pFedMe's steps of the copy come to most of one, and those of the model follow it. Per-FedAvg's
-    come to one before it predicts, in as many as the tables give it on films and words.
+    For pFedMe, the steps of the copy add up to most of one step, and those of the model follow it.
+    For Per-FedAvg, the steps before prediction add up to one step; their number is that of the
+    papers' tables on films and words.
     """
     return {
         "adaptation_learning_rate": rate / _STEPS,
@@ -162,45 +165,52 @@ def _ahead(rate: float) -> dict[str, Value]:
     }
 
 
-# What clients keep may be a model each, and is written to disk once, not every few rounds.
+# Clients may keep a model each, so these are written to disk only once, not every few rounds.
 _PERIODS = ("total_rounds", "rounds_per_eval", "rounds_per_checkpoint")
 
 
 def _rounds(number: int, **values: Value) -> dict[str, Value]:
-    """Returns options of a training of so many rounds, validated and saved at its end."""
+    """Returns options of a training with a number of rounds, validated and saved at its end."""
     return {**dict.fromkeys(_PERIODS, number), **values}
 
 
-# What a size settles for all methods.
-_OF_SIZE = {*_PERIODS, "method", "evaluate_on", "num_oov_buckets", "lora_matrices", "lora_rank"}
+# Options that a size sets for all methods.
+_SIZE_OPTIONS = {
+    *_PERIODS,
+    "method",
+    "evaluate_on",
+    "num_oov_buckets",
+    "lora_matrices",
+    "lora_rank",
+}
 
 
-def _rows(rows: Iterable[Row], **of_size: Value) -> dict[str, Mapping[str, Value]]:
-    """Returns methods' options as the tables of a paper have them, of each the first row's.
+def _rows(rows: Iterable[Row], **required: Value) -> dict[str, Mapping[str, Value]]:
+    """Returns methods' options in the tables of a paper, from the first row of each method.
 
     Args:
         rows: The rows of such tables.
-        **of_size: What those that are wanted have, such as whom they are tested on.
+        **required: Values that a row must have, such as the kind of test clients.
     """
-    found: dict[str, Mapping[str, Value]] = {}
+    by_method: dict[str, Mapping[str, Value]] = {}
     for row in rows:
-        if "method" in row.values and of_size.items() <= row.values.items():
-            own = {name: value for name, value in row.values.items() if name not in _OF_SIZE}
-            found.setdefault(str(row.values["method"]), own)
-    return found
+        if "method" in row.values and required.items() <= row.values.items():
+            values = {n: value for n, value in row.values.items() if n not in _SIZE_OPTIONS}
+            by_method.setdefault(str(row.values["method"]), values)
+    return by_method
 
 
 _RMSE = ClientMetric("rmse_after", to_mean=np.square, finalize=np.sqrt)
 _ACCURACY = ClientMetric("accuracy_after")
-# A user's texts are one batch there, which cannot be split.
+# A user's texts are one batch in this task, so support and query sets are shared.
 _SHARED: dict[str, Value] = {"support_query_split": "shared"}
 _SEEN: dict[str, Value] = {"evaluate_on": "seen"}
-# Passes of a server over all ratings; the rates are those of movielens_centralized.flags.
+# Centralised passes over all ratings; the rates are those of movielens_centralized.flags.
 _SERVER = _rounds(12, client_learning_rate=1.0, l2=0.05)
 _SERVER_RANKS = _rounds(
     24, client_optimizer="adam", client_learning_rate=0.003, local_steps=0, l2=0.003
 )
-# Some methods have a copy of the table of words for each client.
+# Smaller tables of words, since methods with personal copies have one for each client.
 _FEW_ROWS: dict[str, Value] = {"word_buckets": 4096}
 _FEW_WORDS: dict[str, Value] = {**_FEW_ROWS, "word_dim": 8, "user_dim": 8}
 _SMALL: dict[str, Value] = {
@@ -212,44 +222,45 @@ _SMALL: dict[str, Value] = {
     "finetuning_epochs": 2,
 }
 _REBUILT = (
-    "A new user's embedding is rebuilt by least squares for every row, also of methods that share "
-    "all variables."
+    "Embeddings of unseen users are rebuilt by least squares for every row, also for methods that "
+    "share all variables."
 )
 _RATINGS = {
     QUICK: Size("movielens_quick", _rounds(100), server=_SERVER, note=_REBUILT),
     FULL: Size("movielens_best", _rounds(500), MOVIELENS, server=_SERVER, note=_REBUILT),
 }
-# Some presets name the method.
+# Options for ratings by method.
 _RATES: dict[str, Mapping[str, Value]] = {
     "local_only": {"finetuning_learning_rate": 0.02},
     "fed_avg": {"client_learning_rate": 0.2, "l2": 0.02, "max_update_norm": 20.0},
     **_rows(fedrecon_data.RATING_ROWS, evaluate_on="unseen"),
 }
-# That one's rates go with a server that averages; these train as it does, by another server.
-_RATES.update(dict.fromkeys(("fed_yogi", "fed_adam", "embedding_finetuning"), _RATES[BASELINE]))
+# The rates of FedAvg are for a server that averages; these methods have the clients of FedAvg with
+# another server optimizer.
+_RATES.update(dict.fromkeys(("fed_yogi", "fed_adam", "embedding_finetuning"), _RATES[REFERENCE]))
 _RANKS = _rows(recommendation.ROWS)
-# There they have the same rounds.
+# On this task, their rounds equal those of FURL.
 _RANKS.update(dict.fromkeys(("fed_per", "fed_sim"), _RANKS["furl"]))
 _WORDS = _rows(fedrecon_data.WORD_ROWS, num_oov_buckets=500)
-# Who rebuilds a body or a head cannot take the embedding's rate either.
+# The learning rate of the embedding is too high for methods that rebuild a body or a head.
 _WORDS.update(dict.fromkeys(("fed_per", "fed_rep", "lg_fed_avg", "pfedrec"), fedrecon_data.COPY))
 _UTTERANCES = _rows(fedperc_data.PART_ROWS)
-# As tv_shows_paper_rivals.flags has it.
+# The values of tv_shows_paper_rivals.flags.
 _UTTERANCES["split_learning"] = {
     **_rows(fedperc_data.TABLE_ROWS)["split_learning"],
     "finetuning_learning_rate": 0.0001,
     "proximal": 1.0,
 }
-# As many steps as clients fine-tune by: five passes over all that a user says take minutes.
+# The number of fine-tuning steps: five passes over all texts of a user would take minutes.
 _UTTERANCES["fed_recon"] = {"max_reconstruction_steps": 15}
 ENTRIES = (
     Entry(
-        *("ratings", "Ratings, new users", "movielens", "rmse", _RMSE, False, _RATINGS),
+        *("ratings", "Ratings, unseen users", "movielens", "rmse", _RMSE, False, _RATINGS),
         first=_RATES,
     ),
     Entry(
         "ratings_seen",
-        "Ratings, known users",
+        "Ratings, seen users",
         "movielens",
         "rmse",
         _RMSE,
@@ -291,15 +302,15 @@ ENTRIES = (
             QUICK: Size(
                 "stackoverflow_generated",
                 _rounds(80, **_SMALL),
-                note="Texts are generated, and rare words mean something else to each user: this "
-                "is what FedRecon is made for.",
+                note="Texts are generated, and rare words mean something else to each user, a "
+                "setting made for FedRecon.",
             ),
             FULL: Size(
                 "stackoverflow_quick",
                 _rounds(200, clients_per_round=10),
                 DATA,
-                note="Ditto and APFL keep nothing here: a copy that a training user kept would "
-                "serve no new one.",
+                note="Ditto and APFL keep no values here, since unseen users could not use the "
+                "copies kept by seen users.",
             ),
         },
         first=_WORDS,
@@ -326,7 +337,11 @@ ENTRIES = (
                 "reddit_paper_server",
             ),
         },
-        first={name: own["reddit"] for name, own in furl_data.OWN.items() if "reddit" in own},
+        first={
+            n: values["reddit"]
+            for n, values in furl_data.METHOD_OPTIONS.items()
+            if "reddit" in values
+        },
     ),
     Entry(
         "films",
@@ -349,7 +364,11 @@ ENTRIES = (
                 "films_paper_server",
             ),
         },
-        first={name: own["films"] for name, own in furl_data.OWN.items() if "films" in own},
+        first={
+            n: values["films"]
+            for n, values in furl_data.METHOD_OPTIONS.items()
+            if "films" in values
+        },
     ),
     Entry(
         "utterances",
@@ -362,19 +381,19 @@ ENTRIES = (
             QUICK: Size(
                 "tv_shows_quick", _rounds(3, local_steps=5), note="Dialogues are generated."
             ),
-            # One pass a round, not ten: a server with all data is at rest after the first.
+            # One pass per round, not ten: centralised training converges in the first.
             FULL: Size("tv_shows_paper", _rounds(8), DATA, server={"local_steps": 0}),
         },
         digits=2,
         first=_UTTERANCES,
-        own=(
+        extra_methods=(
             *("fedperc", "lora", "ffa_lora", "fedsa_lora", "rolora", "feddpa", "personal_lora"),
             *("shared_prefix", "split_learning", "meta_learning"),
         ),
     ),
     Entry(
         "digits",
-        "Digits of unlike hands",
+        "Digits, heterogeneous writers",
         "digits",
         "accuracy",
         _ACCURACY,
@@ -384,19 +403,19 @@ ENTRIES = (
 )
 
 
-def own_entry(module: str) -> Entry:
-    """Returns the entry of an own task, with its defaults in each size, by its module.
+def user_entry(module: str) -> Entry:
+    """Returns the entry of a user's task, with its defaults in each size, by its module.
 
     Raises:
-        UserError: If there is no such task, its data cannot be read, or nobody knows which way its
-            first metric gets better.
+        UserError: If there is no such task, its data cannot be read, or it is unknown whether lower
+            or higher values of its first metric are better.
     """
     task = import_task(module, [entry.name for entry in ENTRIES])
-    metric, options = task.metrics[0], task.settle(task.options())
+    metric, options = task.metrics[0], task.with_defaults(task.options())
     if lower_is_better(metric) is None:
         raise UserError(
-            f"--tasks={module}: it is not known whether less or more of {metric} is better."
+            f"--tasks={module}: it is unknown whether lower or higher {metric} is better."
         )
     is_seen = task.split(task.read(options), options).test.seen
-    compared, size = ClientMetric.of(metric, f"{metric}_after"), Size("")
+    compared, size = ClientMetric.for_metric(metric, f"{metric}_after"), Size("")
     return Entry(module, task.name, module, metric, compared, is_seen, {QUICK: size, FULL: size})

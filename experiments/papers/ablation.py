@@ -1,4 +1,4 @@
-"""Each layer local in turn: what seen and unseen clients gain, and what it saves to send.
+"""Makes each layer local in turn: metrics of seen and unseen clients, and bytes to send.
 
 All layers move together, as in FedSim (Pillutla et al., "Federated Learning with Partial Model
 Personalization", ICML 2022); local ones are kept from round to round, or rebuilt in each.
@@ -16,14 +16,14 @@ from experiments.papers.table import Cell, Column, Line, Report, Table, figure
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import find_metrics
 from fedpersonal.options import Value
-from fedpersonal.tasks.task import Built, Task
+from fedpersonal.tasks.task import Task, TaskBuild
 
 KEPT, REBUILT = "kept", "rebuilt"
-DOWN, UP, OWN = "kB down", "kB up", "local kB"
+DOWN, UP, LOCAL = "kB down", "kB up", "local kB"
 _ABOUT = (
-    "Nothing local is federated averaging. Otherwise all layers move together, and local ones are "
-    "kept or rebuilt. Seen clients have trained; unseen ones rebuild what they lack. Bytes are of "
-    "a client in a round."
+    "Without local layers, the method is federated averaging. Otherwise all layers are trained "
+    "together, and local ones are kept or rebuilt. Seen clients have trained; unseen clients "
+    "rebuild their local variables. Bytes are per client and round."
 )
 
 _SHARED: Mapping[str, Value] = {"method": "fed_avg"}
@@ -31,79 +31,79 @@ _SHARED: Mapping[str, Value] = {"method": "fed_avg"}
 
 @dataclasses.dataclass(frozen=True)
 class Ablation:
-    """What is asked.
+    """An ablation over sets of local layers.
 
     Attributes:
         task: The task.
-        given: Its options that all runs share.
-        sets: What is local in turn; None for each layer by itself.
+        options: Options of the task that all runs share.
+        sets: The sets of layers to make local in turn; None for each single layer.
         seeds: The seeds.
-        output_dir: Receives the runs.
+        output_dir: The folder of the runs.
     """
 
     task: Task
-    given: Mapping[str, Value]
+    options: Mapping[str, Value]
     sets: Sequence[tuple[str, ...]] | None
     seeds: Sequence[int]
     output_dir: pathlib.Path
 
     def run(self) -> Report:
-        """Runs what is missing, and returns the table."""
-        task, source = self.task, self.task.read(self.task.options(**self.given))
+        """Runs the missing runs, and returns the table."""
+        task, source = self.task, self.task.read(self.task.options(**self.options))
         print(source.summary(), flush=True)
-        data = task.split(source, task.options(**self.given).for_split)
-        rows, own, refused = self._rows(task.sizes(data))
-        every = [job for jobs in rows.values() for of_whom in jobs.values() for job in of_whom]
-        # Each seed draws users of its own.
-        complete(every, None if self.given.get("num_users") else source.describe())
+        data = task.split(source, task.options(**self.options).for_split)
+        rows, local_bytes, refused = self._rows(task.sizes(data))
+        every = [job for by_kind in rows.values() for jobs in by_kind.values() for job in jobs]
+        # With num_users, each seed samples other users.
+        complete(every, None if self.options.get("num_users") else source.describe())
         metric = find_metrics(task.metrics, every[0].summary["test"])[0]
         tested = "seen" if data.test.seen else "unseen"
-        table = Table.of("ablation", *_blocks(metric, tested, rows, own), caption=_ABOUT)
+        table = Table.of("ablation", *_blocks(metric, tested, rows, local_bytes), caption=_ABOUT)
         heading = f"# Which layers are local? {task.name}, {source.name}"
         notes = [f"Left out: {line}" for line in refused]
-        facts = {"data": source.describe(), "options": dict(self.given)}
+        facts = {"data": source.describe(), "options": dict(self.options)}
         return Report("ablation", self.seeds, [heading, table, *notes], facts=facts)
 
     def _rows(
         self, sizes: Mapping[str, Any]
     ) -> tuple[dict[str, dict[str, list[Job]]], dict[str, int], list[str]]:
-        """Returns jobs by row and whom they evaluate; rows' local bytes; what is refused."""
+        """Returns jobs by row and kind of test clients; local bytes by row; refused rows."""
         task = self.task
         declared = task.options.declarations()
         evaluated = declared["evaluate_on"].rule.choices if "evaluate_on" in declared else ("",)
         everything = task.build(sizes, self._options(_SHARED)).layers.everything
         rows: dict[str, dict[str, list[Job]]] = {}
-        own: dict[str, int] = {}
+        local_bytes: dict[str, int] = {}
         refused = []
-        asked: dict[str, Mapping[str, Value]] = {"nothing": _SHARED}
+        options: dict[str, Mapping[str, Value]] = {"nothing": _SHARED}
         for layers in self.sets or [(layer,) for layer in everything]:
             for state in (KEPT, REBUILT):
-                asked[f"{', '.join(layers)}: {state}"] = _local(layers, state)
-        for name, values in asked.items():
+                options[f"{', '.join(layers)}: {state}"] = _local(layers, state)
+        for name, values in options.items():
             try:
                 model = _checked(task.build(sizes, self._options(values))).model
             except (UserError, ValueError) as error:
                 refused.append(f"{name} ({error})")
                 continue
-            own[name] = sum(4 * variable.size for variable in model.local_variables)
-            rows[name] = {whom: self._jobs(name, values, whom) for whom in evaluated}
-        return rows, own, refused
+            local_bytes[name] = sum(4 * variable.size for variable in model.local_variables)
+            rows[name] = {kind: self._jobs(name, values, kind) for kind in evaluated}
+        return rows, local_bytes, refused
 
     def _options(self, values: Mapping[str, Value]) -> Any:
-        return self.task.settle(self.task.options(**{**self.given, **values}))
+        return self.task.with_defaults(self.task.options(**{**self.options, **values}))
 
-    def _jobs(self, name: str, values: Mapping[str, Value], whom: str) -> list[Job]:
-        """Returns a job a seed."""
+    def _jobs(self, name: str, values: Mapping[str, Value], kind: str) -> list[Job]:
+        """Returns the jobs of a row on a kind of test clients, one per seed."""
         folder = self.output_dir / "_".join(
-            word for word in [*name.replace(":", ",").replace("/", ".").split(", "), whom] if word
+            word for word in [*name.replace(":", ",").replace("/", ".").split(", "), kind] if word
         )
-        asked = {**self.given, **values, **({"evaluate_on": whom} if whom else {})}
+        options = {**self.options, **values, **({"evaluate_on": kind} if kind else {})}
         return [
             Job(
-                f"{name}{f', {whom} clients' if whom else ''}, seed {seed}",
+                f"{name}{f', {kind} clients' if kind else ''}, seed {seed}",
                 folder / f"seed_{seed}",
                 self.task,
-                {**asked, "seed": seed},
+                {**options, "seed": seed},
             )
             for seed in self.seeds
         ]
@@ -113,38 +113,38 @@ def _blocks(
     metric: str,
     tested: str,
     rows: Mapping[str, Mapping[str, Sequence[Job]]],
-    own: Mapping[str, int],
+    local_bytes: Mapping[str, int],
 ) -> Iterator[tuple[list[Line], list[Column]]]:
-    """Yields each row's figures, of the clients it tests, and bytes; then what is a guess.
+    """Yields the metrics of each row and its bytes; then the metrics of baselines.
 
-    A task that has no option for whom it tests tests the clients `tested`: `seen` or `unseen`.
+    A task without the option `evaluate_on` tests the clients `tested`: `seen` or `unseen`.
     """
-    for name, by_whom in rows.items():
-        for whom, jobs in by_whom.items():
-            yield [Line(name, jobs)], _figures(metric, whom or tested, jobs[0])
+    for name, by_kind in rows.items():
+        for kind, jobs in by_kind.items():
+            yield [Line(name, jobs)], _figures(metric, kind or tested, jobs[0])
         sizes = [
             figure(DOWN, "broadcast_bytes_per_client", scale=1e-3),
             figure(UP, "aggregated_bytes_per_client", scale=1e-3),
-            Column(OWN, lambda line: Cell((own[line.name] / 1000,))),
+            Column(LOCAL, lambda line: Cell((local_bytes[line.name] / 1000,))),
         ]
-        yield [Line(name, next(iter(by_whom.values())))], sizes
-    for whom, jobs in next(iter(rows.values())).items():
-        for guess, found in jobs[0].summary["test"].get("guesses", {}).items():
-            if metric in found:
-                line = Line(f"Guess: {guess}", jobs)
-                yield [line], _figures(metric, whom or tested, jobs[0], "guesses", guess)
+        yield [Line(name, next(iter(by_kind.values())))], sizes
+    for kind, jobs in next(iter(rows.values())).items():
+        for baseline, metrics in jobs[0].summary["test"].get("guesses", {}).items():
+            if metric in metrics:
+                line = Line(f"Baseline: {baseline}", jobs)
+                yield [line], _figures(metric, kind or tested, jobs[0], "guesses", baseline)
 
 
 def _figures(metric: str, tested: str, job: Job, *path: str) -> list[Column]:
-    """Returns a metric's columns: for the clients tested, and for unseen ones if they are, too."""
+    """Returns the columns of a metric for the tested clients and, if evaluated, unseen clients."""
     columns = [figure(f"{metric}, {tested}", "test", *path, metric, digits=4)]
     if "unseen" in job.summary:
         columns.append(figure(f"{metric}, unseen", "unseen", *path, metric, digits=4))
     return columns
 
 
-def _checked(built: Built) -> Built:
-    """Returns what a task has built, if its exact reconstruction, where it has one, can be."""
+def _checked(built: TaskBuild) -> TaskBuild:
+    """Returns a task's model and algorithm after checking that the model allows ridge phases."""
     from fedpersonal.client.ridge import check_linear
     from fedpersonal.methods.phases import RidgePhase
 
@@ -159,7 +159,7 @@ def _local(layers: tuple[str, ...], state: str) -> dict[str, Value]:
 
 
 def layer_sets(text: str | None) -> list[tuple[str, ...]] | None:
-    """Returns the sets of layers that a text like `a,b;c` names, or None for None.
+    """Returns the sets of layers in a text such as `a,b;c`; None for None.
 
     Raises:
         UserError: If a set has no layer.

@@ -1,8 +1,8 @@
-"""Two embeddings of the same users: how alike they are, what each tells of users, their maps.
+"""Compares two embeddings of the same users: their agreement, their relation to labels, and maps.
 
-Agreement is read off each user's nearest neighbours by Euclidean distance, as t-SNE's maps are.
-They stay the same when an embedding is turned, mirrored, moved, or scaled along all axes at once,
-which is how embeddings that mean the same may differ between two trainings. The maps are figures 4
+Agreement is measured on each user's nearest neighbours by Euclidean distance, on which t-SNE's maps
+are based, too. Neighbours do not change if an embedding is rotated, mirrored, shifted, or scaled
+along all axes at once: equivalent embeddings of two trainings may differ so. The maps are figures 4
 and 5 of the FURL paper.
 """
 
@@ -30,8 +30,8 @@ from threadpoolctl import threadpool_limits
 
 from experiments.papers.jobs import Job
 from fedpersonal.data.labelled_texts import LabelledTexts, most_frequent_labels
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
+from fedpersonal.randomness import Purpose, generator
 from fedpersonal.report.pictures import COLORS, write_picture, write_title
 from fedpersonal.runs.saved import read_saved_model
 
@@ -41,17 +41,17 @@ _PANEL_INCHES = 3.9
 _KEY_INCHES = 1.5
 _NOTE_WIDTH = 56
 _OTHERS, _FRAME = "#d4d7db", "#b9bec4"
-# A few outliers would leave all other values one color.
+# Colors span these percentiles: with a few outliers, all other values would have one color.
 _COLORED_PERCENTILES = (2, 98)
 _MAX_PERPLEXITY = 30
-# How many labels have a color.
+# Number of labels with a color.
 _HIGHLIGHTED = 5
-# Of t-SNE, and of who is drawn above whom.
+# Seed of t-SNE, and of the plotting order of users.
 _SEED = 0
 
 
 def user_embeddings(job: Job) -> pd.DataFrame:
-    """Returns the embeddings of the users who have one, a row a user, by the user's name."""
+    """Returns the embeddings of the users that have one, one row per user, by the user's name."""
     from fedpersonal.runs.store import LOCAL_STATE, read_all
 
     saved = read_saved_model(job.path)
@@ -64,16 +64,16 @@ def user_embeddings(job: Job) -> pd.DataFrame:
 def compare_embeddings(
     server: Job, federated: Job, source: LabelledTexts, path: pathlib.Path
 ) -> dict[str, Any] | None:
-    """Draws both embeddings of the users whom both know, and returns how alike they cluster.
+    """Draws the embeddings of the users in both jobs, and returns the agreement of neighbours.
 
     Args:
-        server: The job of a server with a table of users.
-        federated: The job whose users have kept theirs.
-        source: The texts of both.
-        path: The picture.
+        server: The job of centralised training, with a table of users.
+        federated: The job whose users have kept their embeddings.
+        source: The texts of both jobs.
+        path: The file of the picture.
 
     Returns:
-        A `note` for people and its numbers; None if those users are too few to have neighbours.
+        A `note` in words and its numbers; None if too few users are in both jobs.
     """
     first, second = map(user_embeddings, (server, federated))
     both = first.index.intersection(second.index)
@@ -85,35 +85,35 @@ def compare_embeddings(
     if source.is_binary:
         positive = np.bincount(train.example_clients, train.labels, train.num_clients)
         rates = (positive / np.maximum(train.counts, 1))[places]
-        own = [value_agreement(table, rates, k=_NEIGHBOURS) for table in tables]
-        of_users = {"values": rates, "values_name": "share of 1 among a user's labels"}
-        what = "rank correlation of a user's share of 1 with the neighbours'"
+        by_table = [value_agreement(table, rates, k=_NEIGHBOURS) for table in tables]
+        coloring = {"values": rates, "values_name": "share of 1 among a user's labels"}
+        measure = "rank correlation of a user's share of 1 with the neighbours'"
     else:
         labels = most_frequent_labels(train)[places]
-        own = [label_agreement(table, labels, k=_NEIGHBOURS) for table in tables]
-        of_users = {"labels": labels, "label_names": source.label_names}
-        what = "neighbours with the same most frequent label"
+        by_table = [label_agreement(table, labels, k=_NEIGHBOURS) for table in tables]
+        coloring = {"labels": labels, "label_names": source.label_names}
+        measure = "neighbours with the same most frequent label"
     names = (job.title.partition(",")[0] for job in (server, federated))
-    panels = [(n, table, f"{what}: {agreement}") for n, table, agreement in zip(names, tables, own)]
-    plot_embeddings(panels, path, title=f"User embeddings on {source.name}", **of_users)
+    panels = [(n, table, f"{measure}: {one}") for n, table, one in zip(names, tables, by_table)]
+    plot_embeddings(panels, path, title=f"User embeddings on {source.name}", **coloring)
     shared = neighbour_agreement(*tables, k=_NEIGHBOURS)
-    found = {"server": own[0], "federated": own[1], "shared_neighbours": shared}
+    results = {"server": by_table[0], "federated": by_table[1], "shared_neighbours": shared}
     note = (
-        f"User embeddings, {_NEIGHBOURS} nearest neighbours of {len(both):,} users: {what}: "
-        f"{own[0]} of the server's, {own[1]} of the users' own. Share of a user's neighbours that "
-        f"are the same in both: {shared}."
+        f"User embeddings, {_NEIGHBOURS} nearest neighbours of {len(both):,} users: {measure}: "
+        f"{by_table[0]} with centralised training, {by_table[1]} with federated training. Share of "
+        f"a user's neighbours that are the same in both: {shared}."
     )
-    agreements = {name: dataclasses.asdict(agreement) for name, agreement in found.items()}
-    return {"note": note, "what": what, "num_users": len(both), **agreements}
+    agreements = {name: dataclasses.asdict(agreement) for name, agreement in results.items()}
+    return {"note": note, "what": measure, "num_users": len(both), **agreements}
 
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """A measure of agreement, and what it is on average by chance.
+    """A measure of agreement, and its expectation by chance.
 
     Attributes:
-        measured: The measure, 1 at most.
-        chance: Its expectation were the users of the embedding, or of one of two, shuffled.
+        measured: The measure, at most 1.
+        chance: Its expectation if the users of the embedding, or of one of two, were shuffled.
     """
 
     measured: float
@@ -129,7 +129,7 @@ def neighbour_agreement(first: np.ndarray, second: np.ndarray, *, k: int) -> Agr
     Args:
         first: (num_users, dimensions) floats, of more than `k` users.
         second: (num_users, other dimensions) floats of the same users.
-        k: How many neighbours each user has.
+        k: Number of neighbours of a user.
     """
     in_first, in_second = _neighbours(first, k, seed=1), _neighbours(second, k, seed=2)
     shared = (in_first[:, :, np.newaxis] == in_second[:, np.newaxis, :]).any(axis=2)
@@ -137,7 +137,7 @@ def neighbour_agreement(first: np.ndarray, second: np.ndarray, *, k: int) -> Agr
 
 
 def label_agreement(embeddings: np.ndarray, labels: np.ndarray, *, k: int) -> Agreement:
-    """Returns the share of a user's nearest neighbours that have the user's own label.
+    """Returns the share of a user's nearest neighbours that have the same label as the user.
 
     Arguments are those of `neighbour_agreement`; `labels` are (num_users,) of anything that can be
     sorted.
@@ -152,7 +152,7 @@ def value_agreement(embeddings: np.ndarray, values: np.ndarray, *, k: int) -> Ag
     """Returns Spearman's rank correlation of a user's value with the mean of the neighbours'.
 
     Arguments are those of `neighbour_agreement`; `values` are (num_users,) floats, such as click
-    rates. Where all means are equal, the correlation is NaN.
+    rates. If all means are equal, the correlation is NaN.
     """
     means = values[_neighbours(embeddings, k)].mean(axis=1)
     if np.ptp(means) == 0:
@@ -163,8 +163,8 @@ def value_agreement(embeddings: np.ndarray, values: np.ndarray, *, k: int) -> Ag
 def _neighbours(embeddings: np.ndarray, k: int, *, seed: int = 0) -> np.ndarray:
     """Returns the rows of each user's nearest neighbours, in no order: integers (num_users, k)."""
     num_users = len(embeddings)
-    # Among users who are equally near, the search prefers some rows. Shuffled, these are anyone's:
-    # users who were never trained, for instance, would otherwise agree with each other.
+    # The search breaks ties by row. Shuffling makes ties random: otherwise, users with equal
+    # embeddings, such as those never trained, would agree between two embeddings.
     shuffled = generator(Purpose.NEIGHBOURS, seed).permutation(num_users)
     nearest = NearestNeighbors(n_neighbors=k).fit(embeddings[shuffled])
     neighbours = np.empty([num_users, k], np.int64)
@@ -184,21 +184,21 @@ def plot_embeddings(
 ) -> None:
     """Draws each embedding's t-SNE map, users colored by label or by value.
 
-    How a map lies means nothing, so each is turned, or mirrored, to lie most like the first. The
-    most frequent labels have a color; users of others are gray.
+    The orientation of a map has no meaning, so each is rotated, or mirrored, to fit the first. The
+    most frequent labels have a color; users with other labels are gray.
 
     Args:
-        panels: For each a title, (num_users, dimensions) floats, of the same users in the same
-            order, 4 at least, and a note that stands below.
-        path: The PNG file to write; its folder is made.
-        title: Stands above the panels.
+        panels: For each panel its title; (num_users, dimensions) floats, of the same users in the
+            same order, at least 4; and a note below it.
+        path: The PNG file to write; its folder is created.
+        title: Title above the panels.
         labels: (num_users,) indices of `label_names`.
-        label_names: What the labels are called.
-        values: (num_users,) floats, in place of labels.
-        values_name: Stands beside the color bar.
+        label_names: The names of labels.
+        values: (num_users,) floats, instead of labels.
+        values_name: Title of the color bar.
 
     Raises:
-        UserError: If embeddings have a single dimension, or all are the same.
+        UserError: If embeddings have a single dimension, or are all equal.
     """
     tables = [table for _, table, _ in panels]
     num_users = len(tables[0])
@@ -209,7 +209,7 @@ def plot_embeddings(
     figure = Figure(figsize=size, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    # Users often come in an order, in which the last ones would hide the others.
+    # Users are often sorted, so that without shuffling the last ones would hide the others.
     order = generator(Purpose.MAP_ORDER, _SEED).permutation(num_users)
     if labels is not None:
         colors, is_other = _color_by_label(figure, labels, label_names)
@@ -235,7 +235,7 @@ def plot_embeddings(
 def _color_by_label(
     figure: Figure, labels: np.ndarray, names: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws a key and returns users' colors, (num_users, 4), and who has none, (num_users,)."""
+    """Draws a legend; returns users' colors, (num_users, 4), and who is gray, (num_users,)."""
     distinct, indices, counts = np.unique(labels, return_inverse=True, return_counts=True)
     frequent = np.argsort(-counts, kind="stable")[:_HIGHLIGHTED]
     palette = np.full(len(distinct), _OTHERS)
@@ -250,16 +250,16 @@ def _color_by_label(
 
 
 def _maps(tables: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Returns where each map has its users, (num_users, 2), around the origin."""
+    """Returns the users' positions on each map, (num_users, 2), around the origin."""
     maps: list[np.ndarray] = []
     for table in tables:
         perplexity = min(_MAX_PERPLEXITY, (len(table) - 1) / 3)
         tsne = TSNE(perplexity=perplexity, init="pca", random_state=_SEED)
-        # Its threads wait for each other busily: on a machine with other work they take many times
-        # longer than one alone.
+        # Its threads wait in busy loops: on a machine with other work, several threads are many
+        # times slower than one.
         with threadpool_limits(1, user_api="openmp"):
             places = tsne.fit_transform(table)
         places -= places.mean(axis=0)
-        turn, _ = orthogonal_procrustes(places, maps[0] if maps else places)
-        maps.append(places @ turn)
+        rotation, _ = orthogonal_procrustes(places, maps[0] if maps else places)
+        maps.append(places @ rotation)
     return maps

@@ -18,9 +18,12 @@ IN_TABLES = {method.name: method for method in FEDERATED if not method.parts}
 BASE, OURS = "base_model", "fedperc"
 SAMPLES = ("1", "5", "15", "all")
 REPEATS = 30
-USERS = {"seen": "Table 1: perplexity of seen users", "unseen": "Table 2: of unseen users"}
+USERS = {
+    "seen": "Table 1: perplexity of seen users",
+    "unseen": "Table 2: perplexity of unseen users",
+}
 FROZEN = "fedperc_frozen"
-# Rates that were best on validation users of the TV shows; FedPerC has that of its preset.
+# Best rates on validation users of the TV shows; FedPerC has the rate of its preset.
 _RATES = {
     **{name: {"client_learning_rate": 0.003} for name in IN_TABLES if name != "fedperc"},
     "split_learning": {"client_learning_rate": 0.0005},
@@ -33,8 +36,8 @@ TABLE_ROWS = tuple(
     )
     for name, method in IN_TABLES.items()
 )
-# What stands in the tables: its title, the runs that it is read off, and whether it depends on how
-# many samples a user gives.
+# Lines of the tables: title, the runs with their figures, and whether figures depend on the number
+# of a user's samples.
 LINES = {
     "fedperc": (IN_TABLES["fedperc"].title, "fedperc", True),
     FROZEN: ("FedPerC (Frozen)", "fedperc", False),
@@ -48,22 +51,22 @@ PAPER_PASSES = {
     "split_learning": (222.08, 65.42),
     "meta_learning": (111.81, 36.77),
 }
-WHAT = (
-    "By how many of a user's other utterances its copy of the model was fine-tuned on; Generated "
-    "reads them only, Frozen and the base model do nothing with them; in brackets the paper's, "
-    "where it has any. Lower is better."
+CAPTION = (
+    "Perplexity by the number of a user's other utterances used for fine-tuning. Generated only "
+    "reads them; Frozen and the base model do not use them. Brackets have the paper's figures. "
+    "Lower is better."
 )
 TABLE_3 = (
     "Milliseconds of a step of one user, and of a forward pass, both on 15 utterances: median ± "
-    "standard deviation, all methods by turns in one process; in brackets the paper's, of an A40. "
-    "FedPerC (Frozen) is FedPerC without steps before a test, and has no passes of its own. Bytes "
-    "that a user keeps, receives and sends in a round; and what it needs beside the frozen base of "
-    "{:,} bytes, which it receives once: kept and received, also in per cent of Split-Learning's "
-    "(paper: 0.001 %)."
+    "standard deviation, all methods in turn in one process. Brackets have the paper's figures, on "
+    "an A40. FedPerC (Frozen) is FedPerC without steps before a test, and has no passes. Bytes are "
+    "those that a user keeps, receives and sends in a round. A user needs the kept and received "
+    "ones, and the frozen base of {:,} bytes, which it receives once; the last column has them in "
+    "per cent of Split-Learning's (paper: 0.001 %)."
 )
 PAIRED = (
-    "By how many per cent perplexity after all samples is higher than the base model's, and than "
-    f"FedPerC's. {DIFFERENCES}"
+    "Increase of perplexity after all samples, in per cent, over the base model and over FedPerC. "
+    f"{DIFFERENCES}"
 )
 
 
@@ -76,11 +79,11 @@ def published() -> dict[tuple[str, ...], float]:
     return {tuple(row[:4]): float(row[4]) for row in rows}
 
 
-# Other parts beside FedPerC.
+# Other parts of the base, compared with FedPerC.
 _METHODS = {method.name: method for method in METHODS}
 ADAPTED, _WIDE = " (adapted base)", " (all matrices)"
 BASE_ROW = "Base model"
-# Beside all matrices LoRA has room for more than its default rank of 8.
+# With factors for all matrices, LoRA profits from a higher rank than its default of 8.
 _ALL_MATRICES: dict[str, Value] = {"lora_matrices": "all", "lora_rank": 32}
 
 
@@ -91,20 +94,20 @@ def _row(name: str, rate: float, finetuning: float, **values: Value) -> Row:
 
 
 def _wide(row: Row, **values: Value) -> Row:
-    """Returns the row with factors of rank 32 beside all matrices of a block."""
+    """Returns the row with factors of rank 32 for all matrices of a block."""
     return Row(f"{row.name}{_WIDE}", row.preset, {**row.values, **_ALL_MATRICES, **values})
 
 
 def _central(name: str, rate: float, **values: Value) -> Row:
-    """Returns the row of a server with everybody's data: an epoch a round, in larger batches."""
-    own = {"local_steps": 0, "client_batch_size": 64, "client_learning_rate": rate}
-    own.update(total_rounds=4, rounds_per_eval=2)
-    return Row(_METHODS[name].title, _RIVALS, {"method": name, **own, **values})
+    """Returns the row of centralised training: one epoch per round, in larger batches."""
+    options = {"local_steps": 0, "client_batch_size": 64, "client_learning_rate": rate}
+    options.update(total_rounds=4, rounds_per_eval=2)
+    return Row(_METHODS[name].title, _RIVALS, {"method": name, **options, **values})
 
 
-OWN_ROW = Row("FedPerC", FEDPERC, {"method": "fedperc"})
+FEDPERC_ROW = Row("FedPerC", FEDPERC, {"method": "fedperc"})
 PART_ROWS = (
-    OWN_ROW,
+    FEDPERC_ROW,
     Row("FedPerC (4 vectors)", FEDPERC, {"method": "fedperc", "prefix_length": 4}),
     _row("shared_prefix", 0.1, 0.001),
     _row("shared_bias", 0.1, 0.003),
@@ -132,25 +135,26 @@ PART_ROWS = (
     _wide(_central("central_fedsa_lora", 0.001)),
     Row(f"FedPerC{ADAPTED}", FEDPERC, {"method": "fedperc", "base_model_adapted": True}),
 )
-# Rows with a part of each user's own, and those that have the same shared one alone.
+# Rows with a local and a shared part, and the rows with only that shared part.
 SHARED = {
     f"LoRA + personal bias{_WIDE}": f"LoRA{_WIDE}",
     "FedDPA": "LoRA",
     "Meta-Learning + personal bias": "Meta-Learning",
 }
 ABOUT_PARTS = (
-    "Test utterances of users who train, after fine-tuning on all of their other held-out ones; "
-    "the base model does nothing with them. Perplexity, lower is better; and on new lines, those "
-    "that no utterance for training repeats word for word: {share} of all test utterances are "
-    "repeated, {long} of those with {words} words and more. Bytes that a user keeps, and receives "
-    "and sends in a round, beside the frozen base of {frozen:,} bytes. All matrices: LoRA has rank "
-    "32 beside all four of a block, and trains for 32 rounds, FedSA-LoRA for 24; other rows have "
-    "the preset's rounds, and LoRA rank 8 beside the matrix of queries, keys and values. Central: "
-    "a server has everybody's data, and a part for each user; it does nothing more before a test."
+    "Perplexity of test utterances of seen users, after fine-tuning on all of their other held-out "
+    "utterances, which the base model does not use; lower is better. New lines are test utterances "
+    "that no training utterance repeats word for word: {share} of all test utterances are "
+    "repeated, {long} of those with {words} words and more. Bytes are those that a user keeps, and "
+    "receives and sends in a round, without the frozen base of {frozen:,} bytes. All matrices: "
+    "LoRA has factors of rank 32 for all four matrices of a block, and trains for 32 rounds, "
+    "FedSA-LoRA for 24. Other rows have the preset's rounds, and LoRA of rank 8 for the matrix of "
+    "queries, keys and values. Central: a server trains on all users' data, with a part for each "
+    "user, and is not fine-tuned before a test."
 )
 PAIRED_PARTS = (
-    "By how many per cent perplexity is higher on the same users: than the base model's, than "
-    "FedPerC's, and than that of the shared part alone, without a user's own. In brackets the "
-    "interval of 95 % of bootstraps over users, each seed's apart. Where it has no zero inside, "
-    "the difference is not by chance."
+    "Increase of perplexity, in per cent, on the same users: over the base model, over FedPerC, "
+    "and over the shared part without a local part. Brackets have the 95 % interval of a "
+    "bootstrap over users, separately by seed. A difference is significant if its interval does "
+    "not contain 0."
 )

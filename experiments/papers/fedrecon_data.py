@@ -13,21 +13,21 @@ Options = Mapping[str, Value]
 RMSE, ACCURACY = "RMSE", "accuracy %"
 BEFORE, BEHIND, LESS = "RMSE before", "RMSE − FedRecon's", "accuracy % − FedRecon's"
 RATING_CAPTIONS = {
-    "unseen": "**Unseen users** (ReconEval): they took no part in training. Half of each one's "
-    "batches of 5 ratings are its support set, the others are predicted.",
+    "unseen": "**Unseen users** (ReconEval): half of each user's batches of 5 ratings are the "
+    "support set; the others are predicted.",
     "seen": "**Seen users** (StandardEval): all users train on 80 % of their ratings, and 10 % are "
     "predicted, {split}. FedRecon, movielens_best and movielens_svdpp rebuild from the 80 %.",
 }
-NO_TIMES = "random ones, since these data have no times (the paper took the last ones by time)"
+NO_TIMES = "random ones, since these data have no times (the paper has the last ones by time)"
 ABOUT_RATINGS = """\
-All rows of a table predict the same ratings. *Before*: before a user rebuilds or fine-tunes
-anything, where the method has it do so. The command of the reference code runs 500 rounds; FedRecon
-here has 1,000, with which it comes to the RMSE that the paper has."""
+All rows of a table predict the same ratings. *Before*: before users rebuild or fine-tune, for
+methods with such steps. The command of the reference code runs 500 rounds; FedRecon here has 1,000,
+with which it reaches the paper's RMSE."""
 
 _PAPER, _FED_AVG, CENTRAL = "movielens_paper", "movielens_fed_avg", "movielens_centralized"
 _FINETUNED: Options = {"method": "fed_avg_finetuning", "finetuning_learning_rate": 0.02}
-# Chosen on MovieLens-100K's validation ratings (docs/results/movielens.md). With nothing kept, the
-# shared model of Ditto and APFL is that of FedAvg's row, and unseen users train their copies alone.
+# Tuned on MovieLens-100K's validation ratings (docs/results/movielens.md). Without kept values, the
+# shared model of Ditto and APFL is that of FedAvg's row, and unseen users only train their copies.
 _COPIES: Options = {"local_state": "rebuilt", "reconstruction_learning_rate": 0.05}
 _DITTO: Options = {"method": "ditto", "pull": 1.0, "local_only_epochs": 0, **_COPIES}
 _PER_FED_AVG: Options = {
@@ -43,7 +43,7 @@ _PFEDME: Options = {
     "outer_learning_rate": 0.2,
     "total_rounds": 500,
 }
-# Of what is kept each user has a whole model: a smaller one, and fewer rounds.
+# Each user keeps a whole model, so models are smaller, and rounds fewer.
 _KEPT: Options = {"embedding_dim": 16, "total_rounds": 500, "local_learning_rate": 0.1}
 _DITTO_KEPT: Options = {"method": "ditto", "pull": 5.0, **_KEPT}
 _APFL_KEPT: Options = {"method": "apfl", "mixing": 0.25, **_KEPT}
@@ -55,14 +55,14 @@ _MR_MTL: Options = {
 }
 
 
-def _unseen(name: str, preset: str, own: Options | None = None, *paper: float) -> Row:
+def _unseen(name: str, preset: str, options: Options | None = None, *paper: float) -> Row:
     published = dict(zip((RMSE, ACCURACY), paper))
-    return Row(name, preset, {"evaluate_on": "unseen", **(own or {})}, published)
+    return Row(name, preset, {"evaluate_on": "unseen", **(options or {})}, published)
 
 
-def _seen(name: str, preset: str, own: Options | None = None, *paper: float) -> Row:
+def _seen(name: str, preset: str, options: Options | None = None, *paper: float) -> Row:
     published = dict(zip((RMSE, ACCURACY), paper))
-    return Row(name, preset, {"evaluate_on": "seen", **(own or {})}, published)
+    return Row(name, preset, {"evaluate_on": "seen", **(options or {})}, published)
 
 
 FED_RECON = _unseen("FedRecon", _PAPER, {}, 0.907, 43.3)
@@ -94,47 +94,48 @@ RATING_ROWS = (
     _seen("MR-MTL: K 16 and 500 rounds (seen users)", _FED_AVG, _MR_MTL),
 )
 
-# Beside table 1: why the paper may have an RMSE of 1.36 for Centralized + ReconEval.
+# An addition to table 1: a possible reason for the paper's RMSE 1.36 of Centralized + ReconEval.
 RATES = (0.10, 0.12, 0.13, 0.14, 0.15)
-DRAWS, CLIENTS_PER_DRAW = 500, 50
+SAMPLES, CLIENTS_PER_SAMPLE = 500, 50
 EDGE_CAPTION = f"""\
-**Why 1.36?** Centralized training without a penalty (6 passes), and the learning rate at which \
-unseen users then rebuild their embeddings. The larger the item embeddings, the lower the rate at \
-which gradient steps diverge for some users: near that edge a few of them decide the RMSE. Third \
-column: mean ± standard deviation over {DRAWS} draws of {CLIENTS_PER_DRAW} test users, as in the \
-paper's footnote 3, which has 1.36 ± 0.53. *Hurt*: users whose loss is higher than before \
+**Why 1.36?** Centralised training without a penalty (6 passes), by the learning rate with which \
+unseen users then rebuild their embeddings. With larger item embeddings, gradient steps diverge \
+for a few users at lower rates; near that edge of stability, these users dominate the RMSE. Third \
+column: mean ± standard deviation over {SAMPLES} samples of {CLIENTS_PER_SAMPLE} test users, as in \
+the paper's footnote 3, which has 1.36 ± 0.53. *Worse*: users whose loss is higher than before \
 rebuilding; the paper saw users "reconstructing embeddings no better than random initialization"."""
 SPLIT_CAPTION = """\
-**What a random split is worth**, on {name}, which has times: seen users tested on their last \
-ratings by time, and on random ones. The hyperparameters are those of MovieLens-1M."""
+**Random split and split by time**, on {name}, which has times: seen users are tested on random \
+ratings, or on their last ratings by time. The hyperparameters are those of MovieLens-1M."""
 
 # Table 2: the next word.
 VOCAB_SIZES = (1_000, 5_000, 10_000)
 WORDS = "stackoverflow_{}"
 METRIC, AMONG_KNOWN = "accuracy_without_oov_or_eos", "accuracy_among_known"
-# Share of the words that are in the vocabulary, section 5.2.
+# Share of the words in the vocabulary, section 5.2.
 COVERAGE = {"1k": 49.2, "5k": 80.1, "10k": 86.9}
 WORD_CAPTIONS = {
     METRIC: "Accuracy in per cent, out-of-vocabulary and end-of-sentence targets not counted, on "
     "test users after personalisation:",
-    AMONG_KNOWN: "The same where only known words may be predicted. One bucket for all other words "
-    "is often the most likely prediction, one of 500 hardly ever; so this compares them fairly:",
-    "differences": "Points of accuracy, {}, less those of another row.",
-    "personal_words": "Accuracy in per cent of what follows a personal word, before and after "
+    AMONG_KNOWN: "The same accuracy if only words in the vocabulary may be predicted. A single "
+    "bucket for all other words is often the most likely prediction, one of 500 hardly ever; this "
+    "metric compares them fairly:",
+    "differences": "Points of accuracy, {}, minus those of another row.",
+    "personal_words": "Accuracy in per cent on words after a personal word, before and after "
     "personalisation, and the gain with its interval. A personal word is out of the vocabulary and "
-    "occurs in the user's support set; only known words are to be predicted and may be. There are "
-    "{} such targets:",
-    "communication": "Communication of a client in a round, both ways, as read off what crosses "
-    "the boundary, for local variables l and global ones g:",
+    "occurs in the user's support set; only words in the vocabulary are targets and predictions. "
+    "There are {} such targets:",
+    "communication": "Communication of a client in a round, both ways, measured at the boundary, "
+    "for local variables l and global variables g:",
     "before": "Accuracy in per cent before personalisation, and per cent of the test users whose "
-    "loss personalisation raises:",
+    "loss is worse after personalisation:",
 }
-METRIC_TITLES = {METRIC: "the paper's metric", AMONG_KNOWN: "among known words"}
+METRIC_TITLES = {METRIC: "the paper's metric", AMONG_KNOWN: "among words in the vocabulary"}
 ALL, GLOBAL, NOTHING = "2|l| + 2|g|", "2|g|", "0"
-# A model of one's own starts from nothing: it needs more steps than a shared one's copy.
+# Local training starts from initial weights, so it needs more steps than fine-tuning.
 _LOCAL: Options = {"finetuning_learning_rate": 1.0, "standalone_epochs": 20}
 _ADAPTATION: Options = {"adaptation_learning_rate": 0.3, "adaptation_steps": 10}
-# The product of lambda and eta is 1: w goes all the way to theta.
+# The product of lambda and eta is 1, so w is set to theta.
 _ENVELOPE: Options = {
     "inner_learning_rate": 0.3,
     "inner_steps": 2,
@@ -142,15 +143,15 @@ _ENVELOPE: Options = {
     "envelope": 0.1,
     "finetuning_epochs": 5,
 }
-# The preset's rate of reconstruction is for embeddings: ten times what a copy of the model bears.
+# The preset's rate of reconstruction is for embeddings; copies of the model need a tenth of it.
 COPY: Options = {"reconstruction_learning_rate": 0.3}
-# What training users would keep of these reaches nobody else, and takes 6 GB.
+# Rebuilt, since values kept by training users would not reach test users, and take 6 GB.
 _REBUILT: Options = {**COPY, "local_state": "rebuilt"}
 
 
-def _words(name: str, method: str, buckets: int, *paper: str | float, **own: Value) -> Row:
+def _words(name: str, method: str, buckets: int, *paper: str | float, **options: Value) -> Row:
     published = dict(zip(("formula", "1k", "5k", "10k"), paper))
-    values: Options = {"method": method, "num_oov_buckets": buckets, **own}
+    values: Options = {"method": method, "num_oov_buckets": buckets, **options}
     return Row(f"{name} ({buckets} OOV)", WORDS, values, published)
 
 
@@ -178,22 +179,22 @@ CONTROLS = (
     Row("Trigram counts (1 OOV)", WORDS, {"num_oov_buckets": 1}),
     Row("Trigram counts (500 OOV)", WORDS, {"num_oov_buckets": 500}),
 )
-# The others, by `--rows`: models of each user's own take many times as long.
+# Other rows must be requested by `--rows`: methods with a model per user take many times as long.
 USUAL_WORD_ROWS = (*PAPER_ROWS, _NOT_PERSONALISED, *CONTROLS)
-# What rows are compared with.
+# The rows with which others are compared.
 REFERENCES = (PAPER_ROWS[0].name, PAPER_ROWS[2].name)
 
-# Figure 2: the curves, and where accuracies are compared, as shares of what the least talkative
-# curve sends.
+# Figure 2: the curves, and the points at which accuracies are compared, as shares of the parameters
+# that the curve with the least communication sends.
 CURVES = tuple(PAPER_ROWS[n].name for n in (0, 2, 3))
 COMPARED_AT = (0.1, 0.25, 0.5, 1.0)
 UNITS = (("billions", 1e9), ("millions", 1e6), ("thousands", 1e3))
 CURVES_CAPTION = (
     "Accuracy in per cent on the validation users, out-of-vocabulary and end-of-sentence targets "
-    "not counted, once all clients together have communicated so many parameters:"
+    "not counted, by the number of parameters communicated by all clients:"
 )
 
-# Figure 3: what is varied, the numbers of steps, and the options of passes and of their steps.
+# Figure 3: the varied quantity, its numbers of steps, and the options of passes and of steps.
 PANELS: Mapping[str, tuple[tuple[int, ...], tuple[str, str]]] = {
     "reconstruction steps": (
         (0, 1, 2, 5, 10),

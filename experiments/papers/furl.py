@@ -1,8 +1,8 @@
 """Table 3 of the FURL paper, its learning curves (Figure 3) and maps of user embeddings (4, 5).
 
-Its two forms are a class of a text, here a comment's subreddit, and a yes or no, here whether the
-user likes a film. Beside the paper's rows stand what must be beaten: guesses without a model,
-local training alone, and FedAvg with fine-tuning.
+The paper has two kinds of data: texts with classes, here comments with subreddits, and binary
+labels, here whether a user likes a film. The table also has baselines without a model, local
+training, and FedAvg with fine-tuning.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from fedpersonal.tasks.documents.data import (
     USERS_LABEL,
     USERS_RATE,
     DocumentData,
-    guess_labels,
+    label_baselines,
 )
 from fedpersonal.tasks.documents.task import TASK
 
@@ -56,31 +56,31 @@ if TYPE_CHECKING:
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.training.trained import TrainedModel
 
-# By metric, the strongest first.
-_GUESSES = {
+# Baselines by metric, the strongest first.
+_BASELINES = {
     "accuracy": {
         USERS_LABEL: "A user's most frequent label",
         LABEL_OF_ALL: "The most frequent label",
     },
     "auc": {
-        SHRUNKEN_RATES: "Shrunken rates of text and user",
-        USERS_RATE: "A user's own rate",
+        SHRUNKEN_RATES: "Regularised rates of text and user",
+        USERS_RATE: "A user's rate",
         RATE_OF_ALL: "The rate of all",
     },
 }
 _LINEAR = "Central linear model"
-# Inverse weights of the squared norm: what is best for validation texts counts.
+# Inverse weights of the squared norm; the best one on validation texts is used.
 STRENGTHS = (0.1, 0.3, 1.0, 3.0)
 _ACCURACY = ClientMetric("accuracy_after", scale=100)
 _SEEN = (
-    "{}: {} in per cent, on other texts of the users who train; and megabytes that a user receives "
-    "and sends in a round:"
+    "{}: {} in per cent, on other texts of seen users; and megabytes that a user receives and "
+    "sends in a round:"
 )
 _UNSEEN = (
-    "Users who never took part: {} in per cent on the second half of their texts, after the first "
-    "half has rebuilt what each of them lacks; and the share of them whose loss that raises:"
+    "Unseen users: {} in per cent on the second half of their texts, after rebuilding local "
+    "variables on the first half; and the share of users whose loss is worse after rebuilding:"
 )
-_DIFFERENT = "{}: accuracy minus that of {}, in points, on the same texts of the users who train:"
+_DIFFERENCE = "{}: accuracy minus that of {}, in points, on the same texts of seen users:"
 
 
 def _row(method: type[Method], local_state: str = "kept") -> Row:
@@ -112,48 +112,46 @@ class Form:
     """The table on one data set.
 
     Attributes:
-        asked: What is asked of it.
-        source: Its texts.
+        request: The request for the data set.
+        source: The texts.
         jobs: The jobs of each row.
-        linear: Those of the linear model, if it reads the same words.
+        linear: The jobs of the linear model, if it has the same words as inputs.
     """
 
-    asked: Reproduction
+    request: Reproduction
     source: LabelledTexts
     jobs: Mapping[Row, Sequence[Job]]
     linear: Sequence[Job]
 
     @property
     def metric(self) -> str:
-        """What is measured."""
+        """The metric of the table."""
         return "auc" if self.source.is_binary else "accuracy"
 
     @property
-    def guess(self) -> tuple[str, str]:
-        """The strongest guess: its name in summaries, and that of its row."""
-        return next(iter(_GUESSES[self.metric].items()))
+    def baseline(self) -> tuple[str, str]:
+        """The strongest baseline: its name in summaries, and the name of its row."""
+        return next(iter(_BASELINES[self.metric].items()))
 
     @property
     def first(self) -> Sequence[Job]:
         """The jobs of the first row."""
         return next(iter(self.jobs.values()))
 
-    def of(self, method: str) -> Line | None:
-        """Returns the line of a paper's row, None where it is not wanted."""
+    def paper_line(self, method: str) -> Line | None:
+        """Returns the line of the paper's row of a method; None if it was not requested."""
         lines = lines_of(self.jobs)
         return next((line for line in lines if line.name == paper.PUBLISHED[method][0]), None)
 
 
-def run(asked: Reproduction) -> Report:
-    """Runs what is missing; returns the tables, and draws learning curves and maps."""
-    forms = [plan(own) for own in ask(asked)]
+def run(request: Reproduction) -> Report:
+    """Runs the missing runs; returns the tables, and draws learning curves and maps."""
+    forms = [plan(one) for one in requests_of(request)]
     for form in forms:
         check_splits(form.first[:1])
     for form in forms:
-        asked.complete(form.source, *form.jobs.values(), form.linear)
-    parts: list[str | Table] = [
-        "# Table 3 of FURL (a stand-in: the paper's figures are of data that cannot be had)"
-    ]
+        request.complete(form.source, *form.jobs.values(), form.linear)
+    parts: list[str | Table] = ["# Table 3 of FURL on other data (the paper's are not public)"]
     curves, facts = [], {}
     for form in forms:
         curves.append(_draw_curves(form))
@@ -164,49 +162,52 @@ def run(asked: Reproduction) -> Report:
             parts.append(DIFFERENCES)
         parts += differing
         parts += [agreement.pop("note")] if agreement else []
-        told = {"data": form.source.describe(), "preset": form.asked.preset, "map": agreement}
-        facts[form.source.name] = told
-    return Report("table3", asked.seeds, parts, hidden=curves, facts={"forms": facts})
+        facts[form.source.name] = {
+            "data": form.source.describe(),
+            "preset": form.request.preset,
+            "map": agreement,
+        }
+    return Report("table3", request.seeds, parts, hidden=curves, facts={"forms": facts})
 
 
-def ask(asked: Reproduction) -> list[Reproduction]:
-    """Returns what is asked of each data set: that which is named, or comments and films."""
-    if asked.dataset != "auto" or asked.given.get("text_file"):
-        return [asked]
+def requests_of(request: Reproduction) -> list[Reproduction]:
+    """Returns a request for each data set: the one in the options, or comments and films."""
+    if request.dataset != "auto" or request.options.get("text_file"):
+        return [request]
     films = "movielens_100k"
-    folder = asked.given.get("data_dir")
+    folder = request.options.get("data_dir")
     if folder:
         try:
             movielens_1m_file(str(folder), FILMS_1M_FILES)
             films = "movielens_1m"
-        except UserError:  # The page names the films that there are.
+        except UserError:  # Without these files, MovieLens-100K is used; the page names it.
             pass
-    return [asked, asked.replace(given={**asked.given, "dataset": films})]
+    return [request, request.replace(options={**request.options, "dataset": films})]
 
 
-def plan(asked: Reproduction) -> Form:
-    """Reads the data of one form and settles its jobs."""
-    kind = "films" if asked.dataset.startswith("movielens") else "reddit"
-    asked = asked.with_preset(quick=asked.is_generated or asked.dataset == "movielens_100k")
-    rows = choose_rows(ROWS, asked.rows, table="table 3") if asked.rows else USUAL_ROWS
-    source = asked.read(TASK, f"{kind}_{{}}")
+def plan(request: Reproduction) -> Form:
+    """Reads the data of one form and returns it with its jobs."""
+    kind = "films" if request.dataset.startswith("movielens") else "reddit"
+    request = request.with_preset(quick=request.is_generated or request.dataset == "movielens_100k")
+    rows = choose_rows(ROWS, request.rows, table="table 3") if request.rows else USUAL_ROWS
+    source = request.read(TASK, f"{kind}_{{}}")
     jobs = {}
     for row in [_of_kind(row, kind) for row in rows]:
         twin = "_stateless" if row.values["local_state"] == "rebuilt" else ""
         folder = f"{source.name}/{row.values['method']}{twin}"
-        jobs[row] = asked.jobs(TASK, row, folder)
+        jobs[row] = request.jobs(TASK, row, folder)
     jobs = share_trainings(jobs)
     linear: list[Job] = []
     first = next(iter(jobs.values()))
     if first[0].options.values()["text_encoder"] == "hashed_words":
-        path = asked.output_dir / source.name / "linear"
-        linear = [job.then(path, _LINEAR, measure_linear) for job in first]
-    return Form(asked, source, jobs, linear)
+        path = request.output_dir / source.name / "linear"
+        linear = [job.followed_by(path, _LINEAR, measure_linear) for job in first]
+    return Form(request, source, jobs, linear)
 
 
 def _of_kind(row: Row, kind: str) -> Row:
     """Returns a row with the hyperparameters of comments, `reddit`, or of `films`."""
-    values = {**row.values, **paper.OWN.get(str(row.values["method"]), {}).get(kind, {})}
+    values = {**row.values, **paper.METHOD_OPTIONS.get(str(row.values["method"]), {}).get(kind, {})}
     return dataclasses.replace(row, preset=row.preset.replace("{kind}", kind), values=values)
 
 
@@ -216,8 +217,8 @@ def _about(form: Form) -> str:
     return (
         f"## {form.source.name}\n\n{about['num_texts']:,} texts of {about['num_users']:,} users, "
         f"{about['num_labels']} labels; {first.summary['num_training_clients']:,} of the users "
-        f"take part. Preset {form.asked.preset}: {options.total_rounds:,} rounds of "
-        f"{options.clients_per_round} users; {form.asked.seeds_in_words()}."
+        f"train. Preset {form.request.preset}: {options.total_rounds:,} rounds of "
+        f"{options.clients_per_round} users; {form.request.seeds_in_words()}."
     )
 
 
@@ -229,31 +230,31 @@ def _tables(form: Form) -> list[Table]:
         paper = metric if path == ("test",) else ""
         return figure(f"{name} %", *path, metric, digits=2, scale=100, paper=paper)
 
-    def guesses(part: str, jobs: Sequence[Job]) -> list[tuple[list[Line], list[Column]]]:
+    def baselines(part: str, jobs: Sequence[Job]) -> list[tuple[list[Line], list[Column]]]:
         return [
-            ([Line(guess, jobs)], [column(part, "guesses", key)])
-            for key, guess in _GUESSES[metric].items()
+            ([Line(title, jobs)], [column(part, "guesses", key)])
+            for key, title in _BASELINES[metric].items()
         ]
 
-    sent = Column("MB a round", _megabytes, 2)
+    sent = Column("MB per round", _megabytes, 2)
     linear = [Line(_LINEAR, form.linear)] if form.linear else []
     blocks = [(lines, [column("test"), sent]), (linear, [column("test")])]
     source = form.source.name
     caption = _SEEN.format(source, name)
-    tables = [Table.of(f"{source}_seen", *blocks, *guesses("test", form.first), caption=caption)]
+    tables = [Table.of(f"{source}_seen", *blocks, *baselines("test", form.first), caption=caption)]
     unseen = [
         line for line in lines if all(metric in (job.summary["unseen"] or ()) for job in line.jobs)
     ]
     if unseen:
-        columns = [column("unseen"), figure("hurt %", "unseen", "share_hurt", digits=0, scale=100)]
-        blocks = [(unseen, columns), *guesses("unseen", unseen[0].jobs)]
+        columns = [column("unseen"), figure("worse %", "unseen", "share_hurt", digits=0, scale=100)]
+        blocks = [(unseen, columns), *baselines("unseen", unseen[0].jobs)]
         caption = _UNSEEN.format(name)
         tables.append(Table.of(f"{source}_unseen", *blocks, caption=caption))
     return tables
 
 
 def _megabytes(line: Line) -> Cell | None:
-    """Returns what a client receives and sends in a round, of methods that send."""
+    """Returns the megabytes that a client receives and sends in a round; None if none are sent."""
     first = line.jobs[0]
     if not TASK.methods[first.options.method].is_federated:
         return None
@@ -263,37 +264,37 @@ def _megabytes(line: Line) -> Cell | None:
 
 
 def _differences(form: Form) -> list[Table]:
-    """Returns the differences of accuracy from Personalized FL, user by user.
+    """Returns the differences of accuracy from Personalized FL, paired by user.
 
-    An AUC is of all users' texts together, and no sum over users: accuracy takes its place.
+    An AUC is computed over all users' texts, not a sum over users, so accuracy is compared.
     """
-    other = form.of("furl")
+    other = form.paper_line("furl")
     if other is None:
         return []
-    key, title = form.guess
-    guess = [
-        guess_by_client(TASK.split(form.source, TASK.options(**job.options.values())), key)
+    key, title = form.baseline
+    baseline = [
+        baseline_by_client(TASK.split(form.source, TASK.options(**job.options.values())), key)
         for job in other.jobs
     ]
-    lines = [*lines_of(form.jobs), Line(title, guess=guess)]
+    lines = [*lines_of(form.jobs), Line(title, baseline=baseline)]
     lines = [line for line in lines if line.name != other.name]
     name = form.source.name
     block = lines, [behind("accuracy", [other], other.name, _ACCURACY)]
-    return [Table.of(f"{name}_differences", block, caption=_DIFFERENT.format(name, other.name))]
+    return [Table.of(f"{name}_differences", block, caption=_DIFFERENCE.format(name, other.name))]
 
 
-def guess_by_client(data: DocumentData, name: str) -> pd.DataFrame:
-    """Returns each test user's accuracy, in [0, 1], by a guess of `guess_labels`."""
-    query, guess = data.test.query, guess_labels(data, data.test)[name]
-    accuracy = guess.clients["accuracy"]
+def baseline_by_client(data: DocumentData, name: str) -> pd.DataFrame:
+    """Returns each test user's accuracy, in [0, 1], by a baseline of `label_baselines`."""
+    query, baseline = data.test.query, label_baselines(data, data.test)[name]
+    accuracy = baseline.clients["accuracy"]
     table = {"client": query.client_ids, "num_examples": query.counts, "accuracy_after": accuracy}
     return pd.DataFrame(table)[query.counts > 0]
 
 
 def _draw_curves(form: Form) -> Table:
-    """Draws validation accuracy by epochs of the rows that train, and returns its points.
+    """Draws the validation accuracy of rows that train, by epochs, and returns the points.
 
-    An epoch is as many examples as there are.
+    An epoch has as many examples as the data.
     """
     name = form.source.name
     curves = {
@@ -304,41 +305,41 @@ def _draw_curves(form: Form) -> Table:
     points = Table(f"{name}_learning_curves", curves)
     if curves:
         path = ("test", "guesses")
-        shown = dict([form.guess, *_GUESSES["accuracy"].items()])
+        baselines = dict([form.baseline, *_BASELINES["accuracy"].items()])
         draw(
             [points],
-            form.asked.output_dir / name / "learning_curves.png",
+            form.request.output_dir / name / "learning_curves.png",
             title=f"Learning curves on {name}",
             x_label="epochs of local training",
             y_label="validation accuracy (%)",
             baselines=[
                 (title, over_seeds(form.first, *path, key, "accuracy", scale=100).mean)
-                for key, title in shown.items()
+                for key, title in baselines.items()
             ],
         )
     return points
 
 
 def _compare(form: Form) -> dict[str, Any] | None:
-    """Compares the embeddings of a server and of users; None where one is missing."""
-    server, federated = form.of("centralized_personalized"), form.of("furl")
+    """Compares embeddings of centralised and federated training; None if one is missing."""
+    server, federated = form.paper_line("centralized_personalized"), form.paper_line("furl")
     if not (server and federated):
         return None
-    path = form.asked.output_dir / form.source.name / "user_embeddings.png"
+    path = form.request.output_dir / form.source.name / "user_embeddings.png"
     return compare_embeddings(server.jobs[0], federated.jobs[0], form.source, path)
 
 
 def measure_linear(job: Job, experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
-    """Fits a logistic regression on bags of hashed words and who the user is.
+    """Fits a logistic regression on bags of hashed words and the user's identity.
 
     Args:
-        job: The job that is to have the result.
-        experiment: One whose data have the features "text", "num_words" and "user".
-        trained: What it has trained, which is not looked at.
+        job: The job of the result.
+        experiment: An experiment whose data have the features "text", "num_words" and "user".
+        trained: The trained model, which is not used.
 
     Returns:
-        The area under the ROC curve of the test texts, or where there are more than two labels the
-        accuracy, as `test`, and the best of `STRENGTHS`.
+        `test`, the area under the ROC curve of the test texts or, with more than two labels, the
+        accuracy; and `strength`, the best of `STRENGTHS`.
     """
     del job, trained
     from sklearn.linear_model import LogisticRegression
@@ -353,29 +354,29 @@ def measure_linear(job: Job, experiment: Experiment, trained: TrainedModel) -> d
         (as_matrix(part, num_ids, data.num_users), part.labels)
         for part in (data.train, data.validation.query, data.test.query)
     )
-    found = []
+    results = []
     for strength in STRENGTHS:
         model = LogisticRegression(C=strength, max_iter=200).fit(*train)
-        found.append((*(measure(model, *part) for part in parts), strength))
-    _, measured, strength = max(found)
+        results.append((*(measure(model, *part) for part in parts), strength))
+    _, measured, strength = max(results)
     metric = "auc" if experiment.data.is_binary else "accuracy"
     return {"test": {metric: measured}, "strength": strength}
 
 
 def as_matrix(part: ClientDataset, num_ids: int, num_users: int) -> scipy.sparse.csr_matrix:
-    """Returns a row a text, (n, num_ids + num_users): its bag, of length 1, and a 1 for its user.
+    """Returns a matrix of texts, (n, num_ids + num_users): bags of norm 1, and a 1 for the user.
 
     Args:
         part: Texts with the features "text", "num_words" and "user".
-        num_ids: Ids of words.
-        num_users: Users who train.
+        num_ids: Number of ids of words.
+        num_users: Number of training users.
     """
     text, counts = part.features["text"], part.features["num_words"]
     is_word = text != PADDING
     shares = np.repeat(1 / np.sqrt(np.maximum(counts, 1)), counts)
     starts = np.append(0, np.cumsum(counts))
     bags = scipy.sparse.csr_matrix((shares, text[is_word], starts), (len(text), num_ids))
-    whose = np.arange(len(text) + 1)
+    rows = np.arange(len(text) + 1)
     ones = np.ones(len(text))
-    users = scipy.sparse.csr_matrix((ones, part.features["user"], whose), (len(text), num_users))
+    users = scipy.sparse.csr_matrix((ones, part.features["user"], rows), (len(text), num_users))
     return scipy.sparse.hstack([bags, users], format="csr")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fedpersonal.options import Value
 
-# By method: the paper's name, and accuracy on Reddit and AUC on Sticker, in per cent.
+# The paper's name of a method, its accuracy on Reddit and its AUC on Sticker, in per cent.
 PUBLISHED: Mapping[str, tuple[str, float, float]] = {
     "centralized": ("Global Server", 28.93, 57.75),
     "centralized_personalized": ("Personalized Server", 66.13, 65.60),
@@ -14,9 +14,9 @@ PUBLISHED: Mapping[str, tuple[str, float, float]] = {
     "furl": ("Personalized FL", 62.41, 65.63),
 }
 RIVALS = ("local_only", "fed_avg_finetuning")
-# By method and kind, what the preset does not have. A model of one's own starts from nothing: it
-# needs more steps than a shared one's copy.
-OWN: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
+# Options that replace the preset's, by method and kind. Local training starts from initial weights,
+# so it needs more steps than fine-tuning.
+METHOD_OPTIONS: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
     "local_only": {
         "reddit": {"finetuning_learning_rate": 3.0, "standalone_epochs": 20},
         "films": {"finetuning_learning_rate": 1.0, "standalone_epochs": 10},

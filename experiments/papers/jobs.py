@@ -1,4 +1,4 @@
-"""The jobs of a table or figure, each in a folder of its own; what has ended is not done again."""
+"""The jobs of a table or figure, each in its own folder; finished jobs are not run again."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from fedpersonal.training.trained import TrainedModel
 
 RowT = TypeVar("RowT")
-# Returns a summary, given the job, the experiment that has trained, and what it has trained.
+# Returns a summary; receives the job, the experiment that trained, and its trained model.
 Measure = Callable[["Job", "Experiment", "TrainedModel"], Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One run of an experiment, or what is measured of another one after its training.
+    """A run of an experiment, or a measurement on another job's trained model.
 
     Attributes:
-        title: For people.
-        path: Its folder.
-        task: Its task.
+        title: The title in printed lines.
+        path: The folder.
+        task: The task.
         values: The options that differ from the task's defaults.
-        trained_by: The job whose training this one shares, or None if it trains.
+        trained_by: The job whose training this one shares; None if it trains.
         measure: A function of a module, or a `functools.partial` of one with keywords, for a job
-            that does not train; None for the test of its own method.
+            that does not train; None for the test by its method.
     """
 
     title: str
@@ -51,8 +51,8 @@ class Job:
 
     @property
     def options(self) -> RunOptions:
-        """Its options, settled."""
-        return self.task.settle(self.task.options(**self.values))
+        """Its options, with all defaults."""
+        return self.task.with_defaults(self.task.options(**self.values))
 
     @property
     def trainer(self) -> Job:
@@ -61,60 +61,59 @@ class Job:
 
     @property
     def record(self) -> RunRecord:
-        """Its folder, to be read."""
+        """The files of its folder."""
         return RunFolder.read(self.path)
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What it came to."""
+        """The contents of its `summary.json`."""
         return self.record.summary
 
-    def then(self, path: pathlib.Path, what: str, measure: Measure) -> Job:
-        """Returns the job that measures this one after its training.
+    def followed_by(self, path: pathlib.Path, name: str, measure: Measure) -> Job:
+        """Returns a job that measures the trained model of this one.
 
         Args:
-            path: The folder above its own, which has this one's name.
-            what: Stands in its title.
-            measure: As of the attributes.
+            path: The parent of its folder, which has the name of this job's folder.
+            name: The beginning of its title.
+            measure: The attribute `measure`.
         """
-        title = f"{what}, {self.path.name.replace('_', ' ')}"
+        title = f"{name}, {self.path.name.replace('_', ' ')}"
         path = path / self.path.name
         return Job(title, path, self.task, self.trainer.values, self.trainer, measure)
 
     def is_done(self) -> bool:
-        """Tells whether it has ended."""
+        """Returns whether the job has finished."""
         return (self.path / "summary.json").exists()
 
     def config(self) -> dict[str, Any]:
-        """Returns what tells it from other jobs, as `load_run` reads it."""
+        """Returns the options that identify the job, in the format of `load_run`."""
         keywords = getattr(self.measure, "keywords", {})
         return {"task": self.task.module, **self.options.values(), **keywords}
 
     def may_differ(self) -> set[str]:
-        """Returns the options that do not tell it from other jobs."""
+        """Returns the options that do not identify the job."""
         declared = self.options.declarations().items()
         names = {
             n for n, d in declared if d.rule.may_differ and n not in ("total_rounds", "local_start")
         }
-        read = self.task.method(self.options).options
-        if not issubclass(read, FinetuningOptions):
+        if not issubclass(self.task.method(self.options).options, FinetuningOptions):
             names |= FinetuningOptions.declarations().keys()
         return names
 
     def training(self) -> tuple:
-        """Returns what its training depends on."""
+        """Returns all values on which its training depends."""
         options, method = self.options, self.task.method(self.options)
         local_layers = method.local_layers(options, self.task.layers)
-        unread = {"method", *FinetuningOptions.declarations()}
+        ignored = {"method", *FinetuningOptions.declarations()}
         if not local_layers:
-            unread |= RebuildingOptions.declarations().keys()
-        read = tuple((n, v) for n, v in options.values().items() if n not in unread)
-        traits = (method.trains_as, local_layers, method.is_federated, method.has_table)
-        return (self.task.name, *traits, read)
+            ignored |= RebuildingOptions.declarations().keys()
+        used = tuple((n, v) for n, v in options.values().items() if n not in ignored)
+        traits = (method.same_rounds_as, local_layers, method.is_federated, method.has_table)
+        return (self.task.name, *traits, used)
 
 
 def share_trainings(jobs: Mapping[RowT, Sequence[Job]]) -> dict[RowT, list[Job]]:
-    """Lets jobs whose methods differ only by fine-tuning share the training of the first of them.
+    """Makes jobs whose methods differ only by fine-tuning share the training of the first of them.
 
     Args:
         jobs: The jobs by row, each with its own training.
@@ -125,45 +124,50 @@ def share_trainings(jobs: Mapping[RowT, Sequence[Job]]) -> dict[RowT, list[Job]]
         trainer = first.setdefault(job.training(), job)
         return job if job is trainer else dataclasses.replace(job, trained_by=trainer)
 
-    return {row: [shared(job) for job in own] for row, own in jobs.items()}
+    return {row: [shared(job) for job in row_jobs] for row, row_jobs in jobs.items()}
 
 
 def complete(jobs: Iterable[Job], about: Mapping[str, Any] | None) -> None:
-    """Does what is missing, one job after another; a training that others share comes before them.
+    """Runs the missing jobs in order; a shared training runs before the jobs that share it.
 
     Args:
         jobs: The jobs.
-        about: What tells their data from others, `describe()` of the source; None asks each job's.
+        about: The description of their data, `describe()` of the source; None to read the data of
+            each job.
 
     Raises:
-        UserError: Before the first job if a folder holds another one; or if training diverges.
+        UserError: Before the first job if a folder has another job; or if training diverges.
     """
-    every = {own.path: own for job in jobs for own in (job.trainer, job)}.values()
+    every = {one.path: one for job in jobs for one in (job.trainer, job)}.values()
     check_folders(every, about)
     for number, job in enumerate(every, start=1):
         line = f"run {number} of {len(every)}: {job.title}"
         print(f"{line}: done before" if job.is_done() else line, flush=True)
         try:
             if not job.is_done():
-                _work(job, about)
-                _give_memory_back()
+                _run(job, about)
+                _return_memory()
         except UserError as error:
             raise UserError(f"{job.title}: {error}") from error
 
 
 def check_folders(jobs: Iterable[Job], about: Mapping[str, Any] | None = None) -> None:
-    """Raises a `UserError` if the folder of a job holds another one; `about` as of `complete`."""
+    """Checks that the folders of jobs have no other jobs; `about` as for `complete`.
+
+    Raises:
+        UserError: If a folder has another job.
+    """
     for job in jobs:
         config = job.path / "config.json"
-        told = {"data": about, "runtime": job.options.runtime}
-        run_config.settle(config, job.config(), ignore=job.may_differ(), about=told)
+        entries = {"data": about, "runtime": job.options.runtime}
+        run_config.merge_config(config, job.config(), ignore=job.may_differ(), about=entries)
 
 
 def check_splits(jobs: Sequence[Job]) -> None:
-    """Splits the data of jobs: seconds, where a refusal after the first ones would cost hours.
+    """Splits the data of jobs, which takes seconds, so that no job is refused hours later.
 
     Args:
-        jobs: The jobs; those that are done are left out.
+        jobs: The jobs; finished ones are left out.
 
     Raises:
         UserError: If data cannot be split.
@@ -173,17 +177,17 @@ def check_splits(jobs: Sequence[Job]) -> None:
             job.task.split(job.task.read(job.options), job.options.for_split)
 
 
-def _give_memory_back() -> None:
-    """Gives what a job has left free back to the system; else each would leave 20 MB more."""
+def _return_memory() -> None:
+    """Returns free memory to the system; otherwise each job would add 20 MB."""
     gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # Other C libraries have no such call.
+    with contextlib.suppress(OSError, AttributeError):  # Only glibc has this function.
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def open_job(
     job: Job, about: Mapping[str, Any] | None = None
 ) -> tuple[Experiment[Any, Any], RunFolder]:
-    """Builds the experiment of a job and opens its folder; `about` None asks the data."""
+    """Builds the experiment of a job and opens its folder; `about` as for `complete`."""
     from fedpersonal.tasks.running import open_experiment
 
     options = job.trainer.options
@@ -199,7 +203,7 @@ def open_job(
     )
 
 
-def _work(job: Job, about: Mapping[str, Any] | None) -> None:
+def _run(job: Job, about: Mapping[str, Any] | None) -> None:
     from fedpersonal.report.page import write_report
     from fedpersonal.runs.saved import load_run
     from fedpersonal.tasks.running import run_experiment
@@ -221,25 +225,30 @@ def _work(job: Job, about: Mapping[str, Any] | None) -> None:
 def _test(
     job: Job, experiment: Experiment, trained: TrainedModel, folder: RunFolder
 ) -> dict[str, Any]:
-    """Tests what another method has trained by the method of a job; returns the summary."""
+    """Tests another method's trained model by the method of a job; returns the summary."""
     from fedpersonal.runs.tested import write_test
-    from fedpersonal.tasks.running import with_findings
+    from fedpersonal.tasks.running import with_client_facts
 
     task, options, trainer = job.task, job.options, job.trainer
     built = task.build(task.sizes(experiment.data), options)
-    theirs, ours = ([(v.name, v.shape) for v in e.model.variables] for e in (experiment, built))
-    if theirs != ours:
+    trained_variables, variables = (
+        [(v.name, v.shape) for v in e.model.variables] for e in (experiment, built)
+    )
+    if trained_variables != variables:
         pair = f"{options.method} and {trainer.options.method}"
-        raise ValueError(f"{pair} have other variables, so they cannot share a training.")
+        raise ValueError(f"{pair} have different variables, so they cannot share a training.")
     method = task.method(options)
-    own = dataclasses.replace(experiment, method=method, options=options, **vars(built))
-    report, test = with_findings(own, trained, task.test(own, trained)), own.data.test
+    tested = dataclasses.replace(experiment, method=method, options=options, **vars(built))
+    report = with_client_facts(tested, trained, task.test(tested, trained))
+    test = tested.data.test
     return {
         **trainer.summary,
         "method": options.method,
         "trained_by": trainer.options.method,
-        "is_personalised": own.is_personalised(test),
-        **task.describe(own),
+        "is_personalised": tested.is_personalised(test),
+        **task.describe(tested),
         **report.description,
-        "test": write_test(folder, report, task.guesses(own, test), rounds=trained.round_number),
+        "test": write_test(
+            folder, report, task.baselines(tested, test), rounds=trained.round_number
+        ),
     }

@@ -1,10 +1,10 @@
 """Table 2 and figures 2 and 3 of the FedRecon paper (Singhal et al., 2021): the next word.
 
-Beside the paper's rows stand what tells personalisation from other causes: FedYogi with as many
-buckets, and counts of words without any training; by `--rows` also further methods. Figure 2 is
-accuracy by the parameters that all clients have communicated. Figure 3 is accuracy by the number of
-reconstruction and update steps, which holds for training and for evaluation, with the rounds fixed,
-as shares of the accuracy with the usual options, the base.
+Besides the paper's rows, the table has controls that separate personalisation from other causes:
+FedYogi with the same number of buckets, and counts of words without training. `--rows` adds further
+methods. Figure 2 is accuracy by the parameters that all clients have communicated. Figure 3 is
+accuracy by the number of reconstruction and update steps, in training and in evaluation, with a
+fixed number of rounds, as a share of the accuracy with the usual options, the base.
 """
 
 from __future__ import annotations
@@ -59,63 +59,65 @@ class Plan:
     """The jobs of a table or figure.
 
     Attributes:
-        asked: What is asked, with a preset.
+        request: The request, with a preset.
         source: The sentences.
-        notes: A sentence on vocabularies that there are too few words for, if there are any.
-        jobs: By vocabulary and row's name: one a seed.
+        notes: A sentence on vocabularies that are larger than the data's, if there are any.
+        jobs: The jobs by vocabulary size and row's name, one per seed.
     """
 
-    asked: Reproduction
+    request: Reproduction
     source: Sentences
     notes: Sequence[str]
     jobs: Mapping[int, Mapping[str, Sequence[Job]]]
 
-    def heading(self, what: str) -> str:
-        """Returns a title, and plainly what the numbers are of."""
-        about, asked = self.source.describe(), self.asked
-        options = TASK.options(**asked.values(TASK, paper.WORDS))
-        stand_in = " (a stand-in: the paper's figures are Stack Overflow's)"
+    def heading(self, title: str) -> str:
+        """Returns a title, and sentences on the data and the runs."""
+        about, request = self.source.describe(), self.request
+        options = TASK.options(**request.values(TASK, paper.WORDS))
+        substitute = " (a substitute: the paper has Stack Overflow)"
         size = ""
         if "num_users" in about:
             size = f"{about['num_sentences']:,} sentences of {about['num_users']:,} users. "
         return (
-            f"# {what} on {about['dataset']}{'' if self.source.is_the_papers else stand_in}\n\n"
-            f"{size}Preset {asked.preset}: {options.total_rounds:,} rounds of "
+            f"# {title} on {about['dataset']}{'' if self.source.is_paper_data else substitute}\n\n"
+            f"{size}Preset {request.preset}: {options.total_rounds:,} rounds of "
             f"{options.clients_per_round} users, {options.lstm_units} LSTM units; "
-            f"{asked.seeds_in_words()}."
+            f"{request.seeds_in_words()}."
         )
 
 
-def make_plan(asked: Reproduction, rows: Sequence[Row]) -> Plan:
-    """Settles which jobs some rows need; those that train alike share a training.
+def make_plan(request: Reproduction, rows: Sequence[Row]) -> Plan:
+    """Returns the jobs that rows need; jobs with the same training share it.
 
     Raises:
-        UserError: If there are words enough for none of the vocabularies.
+        UserError: If the data have too few words for all of the vocabularies.
     """
-    given = {n: v for n, v in asked.given.items() if n in TASK.options.declarations()}
-    asked = asked.with_preset(quick=not TASK.read(TASK.options(**given)).is_the_papers)
-    source, wanted = asked.read(TASK, paper.WORDS), asked.vocab_sizes or paper.VOCAB_SIZES
-    known = source.num_distinct_words(asked.seeds)
-    left_out = [size for size in wanted if known is not None and size > known]
-    if len(left_out) == len(wanted):
+    options = {n: v for n, v in request.options.items() if n in TASK.options.declarations()}
+    request = request.with_preset(quick=not TASK.read(TASK.options(**options)).is_paper_data)
+    source, sizes = request.read(TASK, paper.WORDS), request.vocab_sizes or paper.VOCAB_SIZES
+    num_words = source.num_distinct_words(request.seeds)
+    left_out = [size for size in sizes if num_words is not None and size > num_words]
+    if len(left_out) == len(sizes):
         raise UserError(
-            f"the training users have {known:,} distinct words, too few for a vocabulary of "
-            f"{min(wanted):,}; give other --vocab_sizes."
+            f"the training users have {num_words:,} distinct words, too few for a vocabulary of "
+            f"{min(sizes):,}; choose other --vocab_sizes."
         )
     note = (
         f"Left out: vocabularies of {', '.join(f'{size:,}' for size in left_out)} words; the "
-        f"training users have {known or 0:,} distinct words."
+        f"training users have {num_words or 0:,} distinct words."
     )
-    shared = asked.replace(output_dir=asked.runs_dir or asked.output_dir)
+    shared = request.replace(output_dir=request.runs_dir or request.output_dir)
     jobs: dict[int, dict[str, Sequence[Job]]] = {}
-    for size in [size for size in wanted if size not in left_out]:
-        # All rows, so that a training has its folder whichever of them are wanted.
-        by_row, note_of = {}, f", {size:,} words"
+    for size in [size for size in sizes if size not in left_out]:
+        # All rows, so that a shared training has the same folder for all selections of rows.
+        by_row, size_note = {}, f", {size:,} words"
         for row in paper.WORD_ROWS:
             folder = "vocab_{}/{method}_{num_oov_buckets}_oov".format(size, **row.values)
-            by_row[row] = shared.jobs(TASK, row, folder, note=note_of, vocab_size=size)
-        jobs[size] = {row.name: own for row, own in share_trainings(by_row).items() if row in rows}
-    return Plan(asked, source, [note] if left_out else [], jobs)
+            by_row[row] = shared.jobs(TASK, row, folder, note=size_note, vocab_size=size)
+        jobs[size] = {
+            row.name: row_jobs for row, row_jobs in share_trainings(by_row).items() if row in rows
+        }
+    return Plan(request, source, [note] if left_out else [], jobs)
 
 
 def short_size(vocab_size: int) -> str:
@@ -123,71 +125,77 @@ def short_size(vocab_size: int) -> str:
     return f"{vocab_size // 1000}k" if vocab_size % 1000 == 0 else str(vocab_size)
 
 
-def table2(asked: Reproduction) -> Report:
-    """Runs what is missing, and returns the table."""
+def table2(request: Reproduction) -> Report:
+    """Runs the missing runs, and returns the table."""
     every = (*paper.WORD_ROWS, *paper.CONTROLS)
     rows: Sequence[Row] = paper.USUAL_WORD_ROWS
-    if asked.rows:
-        rows = choose_rows(every, asked.rows, table="table 2")
-    plan = make_plan(asked, rows)
+    if request.rows:
+        rows = choose_rows(every, request.rows, table="table 2")
+    plan = make_plan(request, rows)
     notes = list(plan.notes)
-    if plan.source.is_the_papers and not asked.rows:
+    if plan.source.is_paper_data and not request.rows:
         rows = [row for row in rows if row not in paper.CONTROLS]
-        notes.append("Left out: counts of words; its users are read when they are drawn.")
+        notes.append("Left out: counts of words; the data of users are read when they are sampled.")
     by_size = {}
     for size, jobs in plan.jobs.items():
-        guesses = {r.name: _counted(plan, r, size) for r in rows if r in paper.CONTROLS}
+        controls = {r.name: _control_clients(plan, r, size) for r in rows if r in paper.CONTROLS}
         by_size[short_size(size)] = [
-            Line(row.name, jobs.get(row.name, ()), row.published, guesses.get(row.name, ()))
+            Line(row.name, jobs.get(row.name, ()), row.published, controls.get(row.name, ()))
             for row in rows
         ]
-    plan.asked.complete(plan.source, *(own for of in plan.jobs.values() for own in of.values()))
+    plan.request.complete(
+        plan.source, *(jobs for by_row in plan.jobs.values() for jobs in by_row.values())
+    )
     heading = plan.heading(f"Table 2 for {', '.join(by_size)} words")
-    found = [heading, *notes, *_coverage(by_size), *_word_tables(by_size)]
-    # Rows that only count words send nothing and are not personalised.
-    parts = [part for part in found if isinstance(part, str) or part.cells]
-    facts = {"data": plan.source.describe(), "preset": plan.asked.preset}
-    return Report("table2", asked.seeds, parts, facts=facts)
+    all_parts = [heading, *notes, *_coverage(by_size), *_word_tables(by_size)]
+    # Tables may be empty: rows that only count words send nothing and are not personalised.
+    parts = [part for part in all_parts if isinstance(part, str) or part.cells]
+    facts = {"data": plan.source.describe(), "preset": plan.request.preset}
+    return Report("table2", request.seeds, parts, facts=facts)
 
 
-def _counted(plan: Plan, row: Row, vocab_size: int) -> list[pd.DataFrame]:
-    """Returns the test clients of a row that counts words, a table a seed."""
-    own = {**row.values, "vocab_size": vocab_size}
-    data = plan.asked.splits(TASK, plan.source, row.preset, **own)
+def _control_clients(plan: Plan, row: Row, vocab_size: int) -> list[pd.DataFrame]:
+    """Returns the test clients of a row that counts words, a table per seed."""
+    options = {**row.values, "vocab_size": vocab_size}
+    data = plan.request.splits(TASK, plan.source, row.preset, **options)
     return [pd.DataFrame(score_choices(one, row.name.partition(" (")[0])) for one in data]
 
 
 def _coverage(by_size: Mapping[str, Sequence[Line]]) -> list[str]:
-    """Returns a sentence on how many words are known, where data tell."""
-    said = []
+    """Returns a sentence on the share of words in the vocabulary, if summaries have it."""
+    texts = []
     for size, lines in by_size.items():
-        own = next((line.jobs for line in lines if line.jobs), ())
-        if own and own[0].summary["vocabulary_coverage"] is not None:
-            measured = over_seeds(own, "vocabulary_coverage", scale=100).mean
-            known = f" ({paper.COVERAGE[size]} % in the paper)" if size in paper.COVERAGE else ""
-            said.append(f"{size} {measured:.1f} %{known}")
-    return [f"Share of the test users' words in the vocabulary: {', '.join(said)}."] if said else []
+        jobs = next((line.jobs for line in lines if line.jobs), ())
+        if jobs and jobs[0].summary["vocabulary_coverage"] is not None:
+            measured = over_seeds(jobs, "vocabulary_coverage", scale=100).mean
+            published = (
+                f" ({paper.COVERAGE[size]} % in the paper)" if size in paper.COVERAGE else ""
+            )
+            texts.append(f"{size} {measured:.1f} %{published}")
+    if not texts:
+        return []
+    return [f"Share of the test users' words in the vocabulary: {', '.join(texts)}."]
 
 
 def _word_tables(by_size: Mapping[str, Sequence[Line]]) -> list[str | Table]:
-    """Returns the tables of lines, by vocabulary."""
+    """Returns the tables of lines, with columns by vocabulary size."""
 
     def table(
         name: str,
         columns: Callable[[str, Sequence[Line]], list[Column]],
         caption: str,
         *,
-        with_guesses: bool = True,
+        with_controls: bool = True,
     ) -> Table:
         blocks = [
-            ([line for line in lines if line.jobs or with_guesses], columns(size, lines))
+            ([line for line in lines if line.jobs or with_controls], columns(size, lines))
             for size, lines in by_size.items()
         ]
         return Table.of(name, *blocks, caption=caption)
 
     def accuracies(metric: str, size: str, lines: Sequence[Line]) -> list[Column]:
-        known = None if metric == METRIC else ""
-        return [figure(size, "test", metric, scale=100, metric=_METRICS[metric], paper=known)]
+        published = None if metric == METRIC else ""
+        return [figure(size, "test", metric, scale=100, metric=_METRICS[metric], paper=published)]
 
     def differences(metric: str, size: str, lines: Sequence[Line]) -> list[Column]:
         return [
@@ -207,16 +215,16 @@ def _word_tables(by_size: Mapping[str, Sequence[Line]]) -> list[str | Table]:
         )
         for name, title in paper.METRIC_TITLES.items()
     ]
-    if any(found.columns for found in compared):
+    if any(one.columns for one in compared):
         tables += [DIFFERENCES, *compared]
     tables.append(_personal_words(by_size))
     for name, columns in (("communication", _communication), ("before", _before)):
-        tables.append(table(name, columns, captions[name], with_guesses=False))
+        tables.append(table(name, columns, captions[name], with_controls=False))
     return tables
 
 
 def _personal_words(by_size: Mapping[str, Sequence[Line]]) -> Table:
-    """Returns the accuracy of what follows personal words, and what personalisation adds to it."""
+    """Returns the accuracy on words after personal words, and its gain by personalisation."""
 
     def before(line: Line) -> list[pd.DataFrame]:
         return [table.assign(**{_AFTER: table.get(_BEFORE)}) for table in line.clients]
@@ -235,7 +243,7 @@ def _personal_words(by_size: Mapping[str, Sequence[Line]]) -> Table:
         numbers = [table[_PERSONAL.weights].sum() for table in lines[0].clients]
         counts.append(f"{sum(numbers) / len(numbers):,.0f} ({size})")
         cells = {"before": cell_before, "after": cell_after, "gain": gain}
-        columns = [Column(f"{size}, {what}", cell) for what, cell in cells.items()]
+        columns = [Column(f"{size}, {stage}", cell) for stage, cell in cells.items()]
         blocks.append((lines, columns if all(numbers) else []))
     caption = paper.WORD_CAPTIONS["personal_words"].format(", ".join(counts))
     return Table.of("personal_words", *blocks, caption=caption)
@@ -252,21 +260,21 @@ def _communication(size: str, lines: Sequence[Line]) -> list[Column]:
 def _before(size: str, lines: Sequence[Line]) -> list[Column]:
     return [
         figure(f"{size}, before", "test", "before", METRIC, scale=100),
-        figure(f"{size}, hurt", "test", "share_hurt", scale=100),
+        figure(f"{size}, worse", "test", "share_hurt", scale=100),
     ]
 
 
 def communication(job: Job) -> tuple[str, int, int]:
-    """Returns what a client receives and sends in a round, together; metrics are left out.
+    """Returns the total communication of a client in a round, both ways, without metrics.
 
     Returns:
-        The formula of the paper, for local and global variables l and g; and numbers of model
-        variables, and their bytes, as they have crossed the boundary.
+        The formula of the paper, for local and global variables l and g; the count of numbers of
+        model variables that crossed the boundary; and their bytes.
     """
     record = job.trainer.record
     variables = read_saved_model(record.path).weights
     sent = [c for c in record.boundary if c["name"].rpartition(".")[2] in variables]
-    # l, whether or not this job keeps it local.
+    # The variables l of the formula, whether or not they are local in this job.
     has_local = any(name.split("/")[0] in TASK.layers.embedding for name in variables)
     numbers = sum(math.prod(crossing["shape"]) for crossing in sent)
     num_bytes = sum(crossing["num_bytes"] for crossing in sent)
@@ -274,12 +282,12 @@ def communication(job: Job) -> tuple[str, int, int]:
     return formula if sent else paper.NOTHING, numbers, num_bytes
 
 
-def figure2(asked: Reproduction) -> Report:
-    """Runs what is missing of table 2, draws the curves, and returns them as a table."""
-    plan = make_plan(asked, [row for row in paper.PAPER_ROWS if row.name in paper.CURVES])
-    # Of those asked for the first one; else the largest that there are words for.
-    size = list(plan.jobs)[0 if asked.vocab_sizes else -1]
-    plan.asked.complete(plan.source, *plan.jobs[size].values())
+def figure2(request: Reproduction) -> Report:
+    """Runs the missing runs of table 2, draws the curves, and returns them as a table."""
+    plan = make_plan(request, [row for row in paper.PAPER_ROWS if row.name in paper.CURVES])
+    # The first requested size; without a request, the largest that the data have words for.
+    size = list(plan.jobs)[0 if request.vocab_sizes else -1]
+    plan.request.complete(plan.source, *plan.jobs[size].values())
     curves = {name: _curve(jobs) for name, jobs in plan.jobs[size].items()}
     least = min(max(curve) for curve in curves.values())
     unit, scale = next((unit for unit in paper.UNITS if least >= unit[1]), paper.UNITS[-1])
@@ -287,90 +295,90 @@ def figure2(asked: Reproduction) -> Report:
     picture = Table("points", points)
     draw(
         [picture],
-        asked.output_dir / "figure2.png",
+        request.output_dir / "figure2.png",
         title=f"{plan.source.name}, {size:,} words",
-        x_label=f"parameters communicated by all clients together ({unit})",
+        x_label=f"parameters communicated by all clients ({unit})",
         y_label="validation accuracy (%)",
     )
     reached: Cells = {name: {} for name in curves}
     for name, curve in curves.items():
         for share in paper.COMPARED_AT:
             x = share * least / scale
-            # The last point that is not beyond.
+            # The last point up to x.
             for cell in [cell for at, cell in curve.items() if at / scale <= x * (1 + 1e-9)][-1:]:
                 reached[name][f"{x:.3g} {unit}"] = cell
-    facts = {"data": plan.source.describe(), "preset": plan.asked.preset, "unit": unit}
+    facts = {"data": plan.source.describe(), "preset": plan.request.preset, "unit": unit}
     parts: list[str | Table] = [
         plan.heading(f"Figure 2 for {short_size(size)} words"),
         Table("reached", reached, paper.CURVES_CAPTION),
     ]
-    return Report("figure2", asked.seeds, parts, hidden=[picture], facts=facts)
+    return Report("figure2", request.seeds, parts, hidden=[picture], facts=facts)
 
 
 def _curve(jobs: Sequence[Job]) -> dict[float, Cell]:
-    """Returns parameters that have been communicated to validation accuracy, a value a seed."""
-    a_client = communication(jobs[0])[1]
-    return validation_curve(jobs, METRIC, lambda clients, users: a_client * clients)
+    """Returns the validation accuracy by communicated parameters, with one value per seed."""
+    per_client = communication(jobs[0])[1]
+    return validation_curve(jobs, METRIC, lambda clients, users: per_client * clients)
 
 
-def figure3(asked: Reproduction) -> Report:
-    """Runs what is missing, draws the figure, and returns its numbers."""
+def figure3(request: Reproduction) -> Report:
+    """Runs the missing runs, draws the figure, and returns its numbers."""
     row = paper.PAPER_ROWS[2]
-    plan = make_plan(asked, [row])
-    # By line: the metric, the jobs of the base, and those by panel and number of steps.
+    plan = make_plan(request, [row])
+    # By line: the metric, the jobs of the base, and the jobs by panel and number of steps.
     lines: dict[str, tuple[str, Sequence[Job], Mapping[tuple[str, int], Sequence[Job]]]] = {}
     for size, jobs in plan.jobs.items():
-        varied = vary(plan.asked, TASK, row, f"vocab_{size}", vocab_size=size)
+        varied = vary(plan.request, TASK, row, f"vocab_{size}", vocab_size=size)
         lines[f"{short_size(size)} words"] = METRIC, jobs[row.name], varied
-    # A folder of sentences has no ratings.
-    given = {"data_dir": asked.movielens_dir} if asked.movielens_dir else {}
-    asked_ratings = asked.replace(given=given)
-    rated = Row("Ratings", paper.FED_RECON.preset, {})
-    source = asked_ratings.read(ratings.TASK, rated.preset)
-    base = asked_ratings.jobs(ratings.TASK, rated, "ratings/base")
-    varied = vary(asked_ratings, ratings.TASK, rated, "ratings")
-    asked.complete(source, base, *varied.values())
-    plan.asked.complete(
-        plan.source, *(own for _, base, more in lines.values() for own in (base, *more.values()))
+    # Ratings have another folder than sentences.
+    options = {"data_dir": request.movielens_dir} if request.movielens_dir else {}
+    ratings_request = request.replace(options=options)
+    ratings_row = Row("Ratings", paper.FED_RECON.preset, {})
+    source = ratings_request.read(ratings.TASK, ratings_row.preset)
+    base = ratings_request.jobs(ratings.TASK, ratings_row, "ratings/base")
+    varied = vary(ratings_request, ratings.TASK, ratings_row, "ratings")
+    request.complete(source, base, *varied.values())
+    plan.request.complete(
+        plan.source, *(jobs for _, base, more in lines.values() for jobs in (base, *more.values()))
     )
     lines[source.name] = "accuracy", base, varied
     bases: Cells = {
-        name: {"accuracy, %": over_seeds(own, "test", metric, scale=100)}
-        for name, (metric, own, _) in lines.items()
+        name: {"accuracy, %": over_seeds(jobs, "test", metric, scale=100)}
+        for name, (metric, jobs, _) in lines.items()
     }
     tables = []
     for panel, (steps, _) in paper.PANELS.items():
         cells: Cells = {
-            name: {n: relative(name, metric, own, varied[panel, n]) for n in steps}
-            for name, (metric, own, varied) in lines.items()
+            name: {n: relative(name, metric, base_jobs, varied[panel, n]) for n in steps}
+            for name, (metric, base_jobs, varied) in lines.items()
         }
         tables.append(Table(panel.replace(" ", "_"), cells, f"By {panel}:"))
     draw(
         tables,
-        asked.output_dir / "figure3.png",
+        request.output_dir / "figure3.png",
         title=f"FedRecon on {plan.source.name} and {source.name}",
         x_label=list(paper.PANELS),
         y_label="accuracy, % of the base's",
         baselines=[("the base", 100.0)],
         share_y=True,
     )
-    options = base[0].options
+    run_options = base[0].options
     parts: list[str | Table] = [
         plan.heading("Figure 3"),
-        f"Ratings: {ratings.about_ratings(source)}, {options.total_rounds:,} rounds of "
-        f"{options.clients_per_round} users.",
+        f"Ratings: {ratings.about_ratings(source)}, {run_options.total_rounds:,} rounds of "
+        f"{run_options.clients_per_round} users.",
         *plan.notes,
         Table("base", bases, "Accuracy with the usual numbers of steps, the base:"),
-        f"Accuracy in per cent of the base's (of {plan.source.name}, targets that are out of "
-        "vocabulary or the end of a sentence are not counted):",
+        f"Accuracy in per cent of the base's (on {plan.source.name}, out-of-vocabulary and "
+        "end-of-sentence targets are not counted):",
         *tables,
     ]
-    facts = {"data": plan.source.describe(), "ratings": source.name, "preset": plan.asked.preset}
-    return Report("figure3", asked.seeds, parts, facts=facts)
+    facts = {"data": plan.source.describe(), "ratings": source.name, "preset": plan.request.preset}
+    return Report("figure3", request.seeds, parts, facts=facts)
 
 
 def relative(name: str, metric: str, base: Sequence[Job], varied: Sequence[Job]) -> Cell[float]:
-    """Returns the accuracies of jobs in per cent of the base's with the same seed."""
+    """Returns the accuracies of jobs in per cent of those of the base with the same seeds."""
     bases = over_seeds(base, "test", metric).values
     if min(bases) <= 0:
         raise UserError(
@@ -378,19 +386,19 @@ def relative(name: str, metric: str, base: Sequence[Job], varied: Sequence[Job])
             "with; run more rounds."
         )
     pairs = zip(over_seeds(varied, "test", metric).values, bases)
-    return Cell(tuple(100 * own / of_base for own, of_base in pairs))
+    return Cell(tuple(100 * value / base_value for value, base_value in pairs))
 
 
 def vary(
-    asked: Reproduction, task: Task, row: Row, folder: str, **own: Value
+    request: Reproduction, task: Task, row: Row, folder: str, **options: Value
 ) -> Mapping[tuple[str, int], Sequence[Job]]:
     """Returns the jobs with each panel's numbers of steps."""
-    found = {}
-    for panel, (numbers, options) in paper.PANELS.items():
+    jobs = {}
+    for panel, (numbers, names) in paper.PANELS.items():
         for steps in numbers:
             path = f"{folder}/{panel.replace(' ', '_')}_{steps}"
-            # As many passes suffice, since each has a step at least; 0 leave initial values.
-            values = {**own, **dict(zip(options, (steps, max(1, steps))))}
+            # A pass has at least one step, so `steps` passes suffice; 0 passes keep initial values.
+            values = {**options, **dict(zip(names, (steps, max(1, steps))))}
             note = f", {panel} {steps}"
-            found[panel, steps] = asked.jobs(task, row, path, note=note, **values)
-    return found
+            jobs[panel, steps] = request.jobs(task, row, path, note=note, **values)
+    return jobs

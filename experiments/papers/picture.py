@@ -1,4 +1,4 @@
-"""Tables as a picture: a panel a table, a line a row, with the deviation over seeds."""
+"""Draws tables as a picture: one panel per table, one line per row, deviations over seeds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from experiments.papers.table import Table
 from fedpersonal.errors import UserError
 from fedpersonal.report.pictures import COLORS, tidy_axes, write_picture, write_title
 
-# Lines of so many points at most have them marked; of so many, a bar shows each one's deviation.
+# Most points of a line with markers, and of a line with a bar for each deviation.
 _FEW_POINTS, _FEWER_POINTS = 30, 6
 _STYLES = ("-", "--", "-.")
 _DASHES = ("--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)))
-# Between two rows' marks where columns are no numbers, of the distance of two columns.
-_BESIDE = 0.03
+# Offset between two rows' markers if columns are no numbers, as a share of a column's width.
+_OFFSET = 0.03
 _PANEL_INCHES = (4.3, 3.5)
 _KEY_INCHES = 2.3
 
@@ -34,43 +34,43 @@ def draw(
     off_scale: float | None = None,
     share_y: bool = False,
 ) -> None:
-    """Draws tables side by side, two in a row; columns are places on the x axis.
+    """Draws the panels of tables, two in a row; the x axis has the columns.
 
     Args:
-        tables: The tables; the caption of each stands above its panel.
-        path: The PNG file to write; its folder is made.
-        title: Stands above all.
-        x_label: Names the horizontal axes, or each of them.
-        y_label: Names the vertical axis.
+        tables: The tables; the caption of each is the title of its panel.
+        path: The PNG file to write; its folder is created.
+        title: Title above all panels.
+        x_label: Label of the horizontal axes, or a label for each of them.
+        y_label: Label of the vertical axis.
         baselines: Names and heights of dashed horizontal lines.
-        off_scale: A row whose figures are all so many times the least one is named below its panel
-            instead of drawn: the lines of the others would lie on each other.
+        off_scale: A row whose figures all exceed the least figure by this factor is named below its
+            panel instead of plotted, since it would compress the other lines.
         share_y: Whether panels have the same scale.
 
     Raises:
-        UserError: If there is nothing to draw, a figure is not finite, or lines are too many.
+        UserError: If there is nothing to draw, a figure is not finite, or there are too many lines.
     """
     names = list(dict.fromkeys(row for table in tables for row in table.cells))
     if not 0 < len(names) <= len(COLORS) * len(_STYLES) or len(baselines) > len(_DASHES):
-        raise UserError(f"{len(names)} lines and {len(baselines)} baselines cannot be drawn")
+        raise UserError(f"{len(names)} lines and {len(baselines)} baselines cannot be plotted")
     wide, high = min(2, len(tables)), -(-len(tables) // 2)
     width, height = _PANEL_INCHES
     size = (width * (wide if wide > 1 else 1.3) + _KEY_INCHES, height * high + 0.6)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(high, wide, squeeze=False, sharey=share_y).ravel()
-    drawn: dict[str, object] = {}
+    handles: dict[str, object] = {}
     labels = [x_label] * len(tables) if isinstance(x_label, str) else x_label
     for number, (ax, table, label) in enumerate(zip(axes, tables, labels)):
-        notes = _draw_rows(ax, table, names, off_scale, drawn)
+        notes = _draw_rows(ax, table, names, off_scale, handles)
         for dashes, (name, value) in zip(_DASHES, baselines):
-            drawn[name] = ax.axhline(value, color="#555555", linewidth=1.2, linestyle=dashes)
+            handles[name] = ax.axhline(value, color="#555555", linewidth=1.2, linestyle=dashes)
         ax.set_xlabel("\n".join([label, *notes]), fontsize=9)
         ax.set_ylabel("" if number % wide else y_label)
         ax.set_title(table.caption.rstrip(":") if len(tables) > 1 else "", fontsize=10, loc="left")
         tidy_axes(ax)
     for ax in axes[len(tables) :]:
         ax.set_visible(False)
-    figure.legend(drawn.values(), drawn.keys(), loc="outside right upper", frameon=False)
+    figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False)
     write_title(figure, title)
     write_picture(figure, path)
 
@@ -80,22 +80,22 @@ def _draw_rows(
     table: Table,
     names: Sequence[str],
     off_scale: float | None,
-    drawn: dict[str, object],
+    handles: dict[str, object],
 ) -> list[str]:
-    """Draws a panel, adds its lines to those drawn, and returns notes on rows left out."""
+    """Draws a panel, adds its lines to the legend's handles, and returns notes on rows left out."""
     columns, notes = table.columns, []
     is_named = any(isinstance(column, str) for column in columns)
     least = min(cell.mean for row in table.cells.values() for cell in row.values())
     for place, name in enumerate(names):
         row = table.cells.get(name, {})
-        beside = _BESIDE * (place - (len(names) - 1) / 2)
-        x = np.array([columns.index(c) + beside if is_named else c for c in row], np.float64)
+        offset = _OFFSET * (place - (len(names) - 1) / 2)
+        x = np.array([columns.index(c) + offset if is_named else c for c in row], np.float64)
         mean = np.array([cell.mean for cell in row.values()], np.float64)
         deviation = np.array([cell.sd or 0.0 for cell in row.values()], np.float64)
         if not np.isfinite([mean, deviation]).all():
-            raise UserError(f"{table.name}: the figures of {name} must be finite to be drawn")
+            raise UserError(f"{table.name}: the figures of {name} must be finite to be plotted")
         if off_scale and len(row) and mean.min() > off_scale * least:
-            notes.append(f"not drawn: {name}, {mean.min():,.0f} to {mean.max():,.0f}")
+            notes.append(f"not plotted: {name}, {mean.min():,.0f} to {mean.max():,.0f}")
         elif len(row):
             style, color = divmod(place, len(COLORS))
             look = {"color": COLORS[color], "linestyle": _STYLES[style], "linewidth": 1.8}
@@ -103,7 +103,7 @@ def _draw_rows(
                 look.update(marker="o", markersize=3.5)
             has_bars = deviation.any() and len(x) <= _FEWER_POINTS
             bars = deviation if has_bars else None
-            drawn[name] = ax.errorbar(x, mean, bars, capsize=2.5, elinewidth=1.0, **look)
+            handles[name] = ax.errorbar(x, mean, bars, capsize=2.5, elinewidth=1.0, **look)
             if deviation.any() and not has_bars:
                 band = (mean - deviation, mean + deviation)
                 ax.fill_between(x, *band, color=COLORS[color], alpha=0.15, linewidth=0)

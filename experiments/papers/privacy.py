@@ -1,4 +1,4 @@
-"""What differential privacy costs: errors of unseen users of MovieLens-1M against epsilon."""
+"""The cost of differential privacy: errors of unseen users of MovieLens-1M by epsilon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.papers.fedrecon_data import RMSE
 from experiments.papers.jobs import Job
 from experiments.papers.picture import draw
-from experiments.papers.ratings import guess_lines, rating_columns
+from experiments.papers.ratings import baseline_lines, rating_columns
 from experiments.papers.reproduction import Reproduction, Row, choose_rows, lines_of
 from experiments.papers.table import Cells, Report, Table, constant
 from fedpersonal.options import Value
@@ -23,39 +23,43 @@ if TYPE_CHECKING:
 
 PAPER, BEST, PRIVATE = "movielens_paper", "movielens_best", "movielens_private"
 EPSILONS = (8, 4, 2, 1)
-MANY = 1_000_000
-NOISE, OF_MANY = "noise multiplier", f"epsilon of {MANY:,} users (extrapolated)"
-# The server's rates by epsilon, chosen as the preset: the less noise, the higher.
+NUM_EXTRAPOLATED = 1_000_000
+NOISE, EXTRAPOLATED_EPSILON = (
+    "noise multiplier",
+    f"epsilon of {NUM_EXTRAPOLATED:,} users (extrapolated)",
+)
+# The server's learning rates by epsilon, tuned like the preset: less noise allows a higher rate.
 _RATES = {math.inf: 96.0, 8: 48.0, 4: 36.0, 2: 18.0, 1: 12.0}
-# Lines so many times as high as the least error are named below the picture.
+# Lines whose figures all exceed the least error by this factor are named below the picture.
 _OFF_SCALE = 1.4
 _ABOUT = f"""\
-Test users take no part in training. Epsilon is of one user added or removed, where nobody knows
-which users were drawn: both noise and draw follow from a secret. Metrics and the choice of
-hyperparameters are outside it. {PAPER} and {BEST} are as they are without privacy, but for 300
-rounds, uniform weights, Poisson sampling and, where private, a bound on updates: 0.1 for the one,
-which adaptive clipping lets diverge, and adaptive for the other.
+Test users are unseen. Epsilon is for one user added or removed, if the sampled users stay secret:
+both noise and sampling follow from a secret. Metrics and the choice of hyperparameters are not
+covered. {PAPER} and {BEST} have their options without privacy, except for 300 rounds, uniform
+weights, Poisson sampling and, with privacy, a bound on updates. The bound is 0.1 for {PAPER}, which
+diverges with adaptive clipping, and adaptive for {BEST}.
 {PRIVATE} is tuned for small bounds."""
 _EXTRAPOLATED = f"""\
-The last column is extrapolated, not measured: what the same rounds would spend with {MANY:,}
-training users, drawn at the same rate, with the same noise in the mean of their updates. It assumes
-that users are alike. "Clipping alone" is what ever more users come near to at any epsilon."""
+The last column is extrapolated, not measured: the epsilon of the same rounds with
+{NUM_EXTRAPOLATED:,} training users, sampled at the same rate, with the same noise in the mean of
+their updates. It assumes that users are alike.
+"Clipping alone" is the limit for more and more users, at any epsilon."""
 
 
-def _row(preset: str, what: str, **values: Value) -> Row:
-    settled: dict[str, Value] = {"dp_target_epsilon": None, "client_sampling": "poisson", **values}
+def _row(preset: str, name: str, **values: Value) -> Row:
+    options: dict[str, Value] = {"dp_target_epsilon": None, "client_sampling": "poisson", **values}
     if preset != PRIVATE:
-        settled.update(total_rounds=300, weighting="uniform")
-    return Row(f"{preset}: {what}", preset, settled)
+        options.update(total_rounds=300, weighting="uniform")
+    return Row(f"{preset}: {name}", preset, options)
 
 
 def _private_row(preset: str, epsilon: int) -> Row:
-    own: dict[str, Value] = {"dp_target_epsilon": float(epsilon), "dp_noise": "secret"}
-    if preset == PAPER:  # With adaptive clipping it diverges.
-        own["dp_clipping"] = "fixed"
+    options: dict[str, Value] = {"dp_target_epsilon": float(epsilon), "dp_noise": "secret"}
+    if preset == PAPER:  # It diverges with adaptive clipping.
+        options["dp_clipping"] = "fixed"
     if preset == PRIVATE:
-        own["server_learning_rate"] = _RATES[epsilon]
-    return _row(preset, f"epsilon {epsilon}", **own)
+        options["server_learning_rate"] = _RATES[epsilon]
+    return _row(preset, f"epsilon {epsilon}", **options)
 
 
 CLIPPED = _row(
@@ -65,7 +69,7 @@ CLIPPED = _row(
     dp_noise="seeded",
     server_learning_rate=_RATES[math.inf],
 )
-# Shares the run, not its training.
+# It shares the run of CLIPPED, but evaluates initial weights.
 UNTRAINED = dataclasses.replace(CLIPPED, name=f"{PRIVATE}: no training")
 OPEN = {preset: _row(preset, "no privacy", dp_delta=None) for preset in (PAPER, BEST)}
 AT = {p: {e: _private_row(p, e) for e in EPSILONS} for p in (PAPER, BEST, PRIVATE)}
@@ -77,72 +81,72 @@ ROWS = (
 )
 
 
-def run(asked: Reproduction) -> Report:
-    """Runs what is missing, draws the picture, and returns the table."""
-    rows = choose_rows(ROWS, asked.rows, table="dp_table")
-    source = asked.read(TASK, PRIVATE)
-    jobs = {row: _jobs(asked, row) for row in rows}
-    asked.complete(source, *jobs.values())
-    guesses = guess_lines(asked, source, PRIVATE)
+def run(request: Reproduction) -> Report:
+    """Runs the missing runs, draws the picture, and returns the table."""
+    rows = choose_rows(ROWS, request.rows, table="dp_table")
+    source = request.read(TASK, PRIVATE)
+    jobs = {row: _jobs(request, row) for row in rows}
+    request.complete(source, *jobs.values())
+    baselines = baseline_lines(request, source, PRIVATE)
     noise = [
-        constant(NOISE, lambda job: _of_noise(job).get("noise_multiplier"), digits=2),
-        constant(OF_MANY, _epsilon_of_many, digits=3),
+        constant(NOISE, lambda job: _noise_entry(job).get("noise_multiplier"), digits=2),
+        constant(EXTRAPOLATED_EPSILON, _extrapolated_epsilon, digits=3),
     ]
-    blocks = [(lines_of(jobs), [*rating_columns(), *noise]), (guesses, rating_columns())]
+    blocks = [(lines_of(jobs), [*rating_columns(), *noise]), (baselines, rating_columns())]
     table = Table.of("test", *blocks)
     if any(row in jobs for by_epsilon in AT.values() for row in by_epsilon.values()):
-        _draw(asked, source.name, table)
-    heading = f"# What differential privacy costs on {source.name}\n\n{_ABOUT}"
-    words = f"{asked.seeds_in_words().capitalize()}."
+        _draw(request, source.name, table)
+    heading = f"# The cost of differential privacy on {source.name}\n\n{_ABOUT}"
+    words = f"{request.seeds_in_words().capitalize()}."
     parts: list[str | Table] = [heading, words, table, _EXTRAPOLATED]
-    return Report("dp_table", asked.seeds, parts, facts={"data": source.describe()})
+    return Report("dp_table", request.seeds, parts, facts={"data": source.describe()})
 
 
 def untrained(job: Job, experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
-    """Tests initial weights in place of those trained, beside the guesses."""
-    from fedpersonal.evaluation.guess import overall
+    """Returns a summary of initial weights, instead of trained ones, and of baselines."""
+    from fedpersonal.evaluation.baselines import overall_metrics
     from fedpersonal.runs.tested import summarize
 
     with experiment.trainer.untrained() as initial:
         test = summarize(job.task.test(experiment, initial))
-    guesses = overall(job.task.guesses(experiment, experiment.data.test))
+    baselines = overall_metrics(job.task.baselines(experiment, experiment.data.test))
     return {
         "method": job.options.method,
         "rounds": 0,
-        "test": {**test, "guesses": guesses},
+        "test": {**test, "guesses": baselines},
     }
 
 
-def _jobs(asked: Reproduction, row: Row) -> list[Job]:
-    """Returns a job a seed."""
+def _jobs(request: Reproduction, row: Row) -> list[Job]:
+    """Returns the jobs of a row, one per seed."""
     folder = row.name.replace(": ", "_").replace(" ", "_")
     if row is not UNTRAINED:
-        return asked.jobs(TASK, row, folder)
-    path = asked.output_dir / folder
-    return [job.then(path, row.name, untrained) for job in _jobs(asked, CLIPPED)]
+        return request.jobs(TASK, row, folder)
+    path = request.output_dir / folder
+    return [job.followed_by(path, row.name, untrained) for job in _jobs(request, CLIPPED)]
 
 
-def _of_noise(job: Job) -> Mapping[str, Any]:
-    """Returns what a summary says of privacy, the same for all seeds; nothing without noise."""
+def _noise_entry(job: Job) -> Mapping[str, Any]:
+    """Returns a summary's entry on privacy, equal for all seeds; empty without noise."""
     privacy = job.summary.get("privacy") or {}
     return privacy if privacy.get("noise_multiplier") else {}
 
 
-def _epsilon_of_many(job: Job) -> float | None:
-    privacy = _of_noise(job)
-    return epsilon_of_many(privacy, delta=job.options.dp_delta) if privacy else None
+def _extrapolated_epsilon(job: Job) -> float | None:
+    privacy = _noise_entry(job)
+    return extrapolated_epsilon(privacy, delta=job.options.dp_delta) if privacy else None
 
 
-def epsilon_of_many(privacy: Mapping[str, Any], *, delta: float | None) -> float:
-    """Returns what `MANY` users would spend at the rate and the noise in the mean of a job.
+def extrapolated_epsilon(privacy: Mapping[str, Any], *, delta: float | None) -> float:
+    """Returns the epsilon of `NUM_EXTRAPOLATED` users by a job's sampling rate and noise.
 
     Args:
         privacy: The entry in the job's summary.
-        delta: As of `PrivacyBudget`, for so many users.
+        delta: The delta for `NUM_EXTRAPOLATED` users, as for `PrivacyBudget`.
     """
-    times = MANY / privacy["num_clients"]
+    times = NUM_EXTRAPOLATED / privacy["num_clients"]
     return PrivacyBudget(
-        num_clients=MANY,
+        num_clients=NUM_EXTRAPOLATED,
         clients_per_round=round(times * privacy["clients_per_round"]),
         sampling="poisson",
         noise_multiplier=times * privacy["noise_multiplier"],
@@ -150,7 +154,7 @@ def epsilon_of_many(privacy: Mapping[str, Any], *, delta: float | None) -> float
     ).epsilon(privacy["rounds"])
 
 
-def _draw(asked: Reproduction, data: str, table: Table) -> None:
+def _draw(request: Reproduction, data: str, table: Table) -> None:
     errors = {name: row[RMSE] for name, row in table.cells.items()}
     lines: Cells = {
         preset: {e: errors[row.name] for e, row in by_epsilon.items() if row.name in errors}
@@ -159,7 +163,7 @@ def _draw(asked: Reproduction, data: str, table: Table) -> None:
     levels = [row.name for row in (UNTRAINED, *OPEN.values(), CLIPPED) if row.name in errors]
     draw(
         [Table("rmse", lines)],
-        asked.output_dir / "dp_table.png",
+        request.output_dir / "dp_table.png",
         title=f"User-level differential privacy on {data}",
         x_label="epsilon",
         y_label="RMSE of unseen users",

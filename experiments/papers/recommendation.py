@@ -1,8 +1,8 @@
-"""Recommendation from implicit feedback: methods on negatives that leak nothing, and that leak.
+"""Recommendation from implicit feedback: methods with negatives that do not leak, and that leak.
 
-In both tables a user's held-out item is ranked among 99 sampled ones, and among all that the user
-has not in training. The rows are PFedRec's and others'. A third table says which share of each
-method's lead over popularity remains without the leak.
+In both tables, a user's held-out item is ranked among 99 sampled items, and among all items that
+are not in the user's training data. The rows are PFedRec and other methods. A third table has the
+share of each method's lead over popularity that remains without the leak.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ HR, NDCG, HR_ALL, NDCG_ALL = "HR@10", "NDCG@10", "HR@10 of all", "NDCG@10 of all
 COLUMNS = {HR: "hr@10", NDCG: "ndcg@10", HR_ALL: "hr@10_all", NDCG_ALL: "ndcg@10_all"}
 FAIR, LEAKY = "fair", "leaky_negatives"
 _CAPTIONS = {
-    FAIR: "**Negatives are any items that a user has not in training**, a held-out one as likely "
-    "as any other.",
+    FAIR: "**Negatives are any items without training interactions of the user**, held-out items "
+    "with the same probability as others.",
     LEAKY: "**Negatives are never held-out items** (`--leaky_negatives`), as in the public code of "
-    "PFedRec: who learns which items are no negatives knows what is held out.",
+    "PFedRec: a model that learns which items are no negatives knows the held-out ones.",
 }
 _REMAINS = """\
-**What remains of each lead without the leak**, in per cent: a method's lead over popularity in \
-the first table, divided by its lead in the second. 100 says that the leak gives the method \
-nothing, 0 that it gives all of the lead; below 0 the method is behind popularity without it. In \
-brackets the 95 % interval of a paired bootstrap over the test clients, then the standard \
-deviation over seeds. A method that has no lead with the leak has no share."""
+**Share of each lead that remains without the leak**, in per cent: a method's lead over popularity \
+in the first table, divided by its lead in the second. At 100, the leak gives the method nothing; \
+at 0, all of its lead; below 0, the method is behind popularity without the leak. Brackets have \
+the 95 % interval of a paired bootstrap over the test clients; the number after ± is the standard \
+deviation over seeds. A method without a lead with the leak has no share."""
 _ABOUT = """\
 Each user's last interaction is held out ({split}), and ranked among {sampled} items that the user \
-has never chosen; *of all*: among all that it has not in training. All figures are percentages. \
-*Paper*: on MovieLens-1M, from the literature at second hand."""
+has never chosen; *of all*: among all items that are not in the user's training data. All figures \
+are percentages. *Paper*: on MovieLens-1M, from secondary literature."""
 
 
 def _row(name: str, *paper: float, **values: Value) -> Row:
     return Row(name, PRESET, values, dict(zip((HR, NDCG), paper)))
 
 
-# A guess: it trains nothing, and draws no negatives.
+# A baseline, without training and negatives.
 POPULARITY = _row("Popularity")
 FEDMF = _row("FedMF", 65.2, 39.4, method="furl", client_learning_rate=1.0, l2=0.01)
 FEDRECON = _row(
@@ -116,7 +116,7 @@ ROWS = (
         finetuning_epochs=1,
         total_rounds=300,
     ),
-    # By itself a client needs no sample: it takes all items that may be negatives.
+    # In local training, all possible negatives are used, without sampling.
     _row(
         "Local training",
         method="local_only",
@@ -129,42 +129,46 @@ ROWS = (
     ),
     CENTRAL,
 )
-# What is compared, and with which row.
+# The compared metrics, and the rows with which others are compared.
 _COMPARED = tuple((metric, row) for row in (FEDMF, FEDRECON) for metric in (HR, NDCG_ALL))
-# What the validation items of the leaky protocol favour: they leak, too.
-_OF_LEAKY: dict[Row, dict[str, Value]] = {
+# The best options on validation items of the leaky protocol, which leak, too.
+_LEAKY_OPTIONS: dict[Row, dict[str, Value]] = {
     PFEDREC: {"client_learning_rate": 30.0},
     FEDNCF: {"l2": 0.0},
 }
-# More users take part in a round, as there are more of them, and in as many rounds for each method;
-# a server's passes are longer.
-_OF_1M: dict[str, Value] = {"clients_per_round": 300, "total_rounds": 300, "rounds_per_eval": 100}
+# With more users, more take part in a round; all methods have the same number of rounds. Passes of
+# centralised training are longer, so they are fewer.
+_OPTIONS_1M: dict[str, Value] = {
+    "clients_per_round": 300,
+    "total_rounds": 300,
+    "rounds_per_eval": 100,
+}
 _CENTRAL_1M: dict[str, Value] = {"total_rounds": 12, "rounds_per_eval": 6}
 
 
-def run(asked: Reproduction) -> Report:
-    """Runs what is missing, and returns the table."""
-    rows = choose_rows(ROWS, asked.rows, table="recommendation")
-    source = asked.read(TASK, PRESET)
+def run(request: Reproduction) -> Report:
+    """Runs the missing runs, and returns the tables."""
+    rows = choose_rows(ROWS, request.rows, table="recommendation")
+    source = request.read(TASK, PRESET)
     jobs = {
-        (row, protocol): [] if row is POPULARITY else _jobs(asked, source, row, protocol)
+        (row, protocol): [] if row is POPULARITY else _jobs(request, source, row, protocol)
         for protocol in _CAPTIONS
         for row in rows
     }
-    asked.complete(source, *jobs.values())
-    split = "by time" if source.times is not None else "drawn by chance, since there are no times"
+    request.complete(source, *jobs.values())
+    split = "by time" if source.times is not None else "at random, since the data have no times"
     suffix = source.candidates_suffix
-    guess = _popularity(asked, source)
+    baseline = _popularity(request, source)
     lines = {
         protocol: [
-            Line(row.name, own, row.published, () if own else guess)
+            Line(row.name, row_jobs, row.published, () if row_jobs else baseline)
             for row in rows
-            for own in [jobs[row, protocol]]
+            for row_jobs in [jobs[row, protocol]]
         ]
         for protocol in _CAPTIONS
     }
     parts: list[str | Table] = [
-        f"# Recommendation on {source.name}\n\n{asked.seeds_in_words().capitalize()}. "
+        f"# Recommendation on {source.name}\n\n{request.seeds_in_words().capitalize()}. "
         + _ABOUT.format(split=split, sampled="up to 99" if suffix else "99"),
         DIFFERENCES,
     ]
@@ -173,37 +177,37 @@ def run(asked: Reproduction) -> Report:
         parts.append(Table.of(protocol, (lines[protocol], columns), caption=caption))
     trained = [line for line in lines[FAIR] if line.jobs]
     shares = [
-        _share(title, lines[LEAKY], guess, metric) for title, metric in _metrics(suffix).items()
+        _share(title, lines[LEAKY], baseline, metric) for title, metric in _metrics(suffix).items()
     ]
     if trained:
         parts.append(Table.of("remains", (trained, shares), caption=_REMAINS))
-    return Report("recommendation", asked.seeds, parts, facts={"data": source.describe()})
+    return Report("recommendation", request.seeds, parts, facts={"data": source.describe()})
 
 
-def _jobs(asked: Reproduction, source: Interactions, row: Row, protocol: str) -> list[Job]:
+def _jobs(request: Reproduction, source: Interactions, row: Row, protocol: str) -> list[Job]:
     """Returns the jobs of a row by a protocol."""
-    own: dict[str, Value] = {"leaky_negatives": protocol == LEAKY}
+    options: dict[str, Value] = {"leaky_negatives": protocol == LEAKY}
     if source.name == "movielens-1m":
-        own.update(_CENTRAL_1M if row is CENTRAL else _OF_1M)
+        options.update(_CENTRAL_1M if row is CENTRAL else _OPTIONS_1M)
     if protocol == LEAKY:
-        own.update(_OF_LEAKY.get(row, {}))
+        options.update(_LEAKY_OPTIONS.get(row, {}))
     folder = f"{protocol}/{row.name.lower().replace(' + ', '_').replace(' ', '_')}"
-    return asked.jobs(TASK, row, folder, note=f", {protocol}", **own)
+    return request.jobs(TASK, row, folder, note=f", {protocol}", **options)
 
 
-def _popularity(asked: Reproduction, source: Interactions) -> list[pd.DataFrame]:
-    """Returns the guess' clients, a table a seed: without training, negatives do not matter."""
+def _popularity(request: Reproduction, source: Interactions) -> list[pd.DataFrame]:
+    """Returns the test clients by popularity, a table per seed, which no negatives change."""
     from fedpersonal.tasks.interactions.data import rank_by_popularity
 
     tables = []
-    for data in asked.splits(TASK, source, PRESET):
+    for data in request.splits(TASK, source, PRESET):
         ranks = rank_by_popularity(data, data.test)
         tables.append(pd.DataFrame({"client": data.test.query.client_ids, **ranks}).dropna())
     return tables
 
 
 def _columns(lines: Sequence[Line], suffix: str) -> list[Column]:
-    """Returns figures, and differences on users who have left enough to be ranked."""
+    """Returns figures, and differences on users with enough items to be ranked."""
     metrics = _metrics(suffix)
     counted = [metric.column for metric in metrics.values()]
     return [
@@ -229,20 +233,20 @@ def _metrics(suffix: str) -> dict[str, ClientMetric]:
 
 
 def _share(
-    title: str, leaky: Sequence[Line], guess: Sequence[pd.DataFrame], metric: ClientMetric
+    title: str, leaky: Sequence[Line], baseline: Sequence[pd.DataFrame], metric: ClientMetric
 ) -> Column:
-    """Returns the column of the share of leads over a guess that fair lines keep of leaky ones."""
-    of_leaky = {line.name: line for line in leaky}
+    """Returns the column of the share of a lead over the baseline that remains without the leak."""
+    leaky_lines = {line.name: line for line in leaky}
 
     def cell(line: Line) -> Cell | None:
-        without, with_it, guessed = (
+        without, with_leak, reference = (
             [table.dropna(subset=[metric.column]) for table in clients]
-            for clients in (line.clients, of_leaky[line.name].clients, guess)
+            for clients in (line.clients, leaky_lines[line.name].clients, baseline)
         )
-        found = paired_share(without, with_it, guessed, metric)
-        if found is None:
+        share = paired_share(without, with_leak, reference, metric)
+        if share is None:
             return None
-        by_seed, (low, high) = found
+        by_seed, (low, high) = share
         return Cell(tuple((100 * by_seed).tolist()), interval=(100 * low, 100 * high))
 
     return Column(title, cell)

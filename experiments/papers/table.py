@@ -1,7 +1,7 @@
-"""Results as a table: rows by columns by seeds, the paper's figures beside those measured.
+"""Results as a table: rows by columns by seeds, with the paper's figures and measured ones.
 
-A *line* is what stands in a row: jobs that differ by their seed, or a guess without a training. A
-*column* makes a cell of a line. All tables of papers are lines and columns put together.
+A *line* is the content of a row: jobs that differ by their seed, or a baseline without training. A
+*column* makes the cell of a line. All tables of papers consist of lines and columns.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FigureT = TypeVar("FigureT", float, str)
 Title = Union[str, int, float]
 
 DIFFERENCES = """\
-Differences: in brackets the 95 % interval of a paired bootstrap over the test clients that both \
-rows share (a client that several seeds test counts as one), then the standard deviation over \
-seeds, each with a training of its own. *Within noise*: the interval has 0 in it."""
+Differences: brackets have the 95 % interval of a paired bootstrap over the test clients that both \
+rows share (a client that several seeds test counts once); the number after ± is the standard \
+deviation over seeds, each with its own training. *Within noise*: the interval contains 0."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Cell(Generic[FigureT]):
     """One figure of a table.
 
     Attributes:
-        values: One a seed, or one of them all.
-        published: The paper's, or None.
-        deviation: The standard deviation where it is not that of the values.
-        interval: Of a difference, as of `difference`.
+        values: One value per seed, or one value for all seeds.
+        published: The paper's figure, or None.
+        deviation: The standard deviation, if it is not that of the values.
+        interval: The interval of a difference, from `difference`.
     """
 
     values: tuple[FigureT, ...]
@@ -47,13 +47,13 @@ class Cell(Generic[FigureT]):
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Cell[float]:
-        """Returns a figure that a JSON file has, by the names of its fields."""
-        given = {field.name: content[field.name] for field in dataclasses.fields(Cell)}
-        return Cell(**{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()})
+        """Returns the cell of an entry in a JSON file, which has the names of the fields."""
+        fields = {field.name: content[field.name] for field in dataclasses.fields(Cell)}
+        return Cell(**{n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()})
 
     @property
     def mean(self) -> FigureT:
-        """The mean over seeds; a text is the same for all of them."""
+        """The mean over seeds; a text is equal for all seeds."""
         first = self.values[0]
         if isinstance(first, str):
             return first
@@ -68,7 +68,7 @@ class Cell(Generic[FigureT]):
         return statistics.stdev(self.values)
 
     def text(self, digits: int) -> str:
-        """Returns the mean and the deviation in words; of a difference the interval between."""
+        """Returns the mean and the deviation as text; for a difference, also the interval."""
         deviation = "" if self.sd is None else f" ± {_format(self.sd, digits)}"
         if self.interval is None:
             return f"{_format(self.mean, digits)}{deviation}"
@@ -84,9 +84,9 @@ def over_seeds(
 
     Args:
         jobs: The jobs.
-        *path: Where their summaries have the figure, such as "test", "accuracy".
-        scale: Its factor.
-        published: The paper's.
+        *path: The keys of the figure in summaries, such as "test", "accuracy".
+        scale: A factor of the figure.
+        published: The paper's figure.
     """
     values = []
     for job in jobs:
@@ -94,8 +94,8 @@ def over_seeds(
         for key in path:
             if key not in value:
                 raise UserError(
-                    f"{job.path}: its summary has no {key!r}: another version has run it. Remove "
-                    "the folder, and run the table again."
+                    f"{job.path}: its summary has no {key!r}, since another version wrote it. "
+                    "Remove the folder, and run the table again."
                 )
             value = value[key]
         values.append(scale * (value or 0.0))
@@ -105,12 +105,13 @@ def over_seeds(
 def validation_curve(
     jobs: Sequence[Job], metric: str, a_round: Callable[[int, int], float]
 ) -> dict[float, Cell]:
-    """Returns a validation metric of trainings, in per cent, by how far they have come.
+    """Returns a validation metric of trainings, in per cent, by their progress.
 
     Args:
-        jobs: The jobs, one a seed.
+        jobs: The jobs, one per seed.
         metric: The metric.
-        a_round: How far a round comes, given the clients that take part in it, and all clients.
+        a_round: Returns the progress of a round; receives the numbers of its clients and of all
+            clients.
     """
     trainers = [job.trainer for job in jobs]
     tables = [job.record.metrics.set_index("round")[f"eval/{metric}"].dropna() for job in trainers]
@@ -120,43 +121,43 @@ def validation_curve(
 
 
 def difference(
-    ours: Sequence[pd.DataFrame], others: Sequence[pd.DataFrame], metric: ClientMetric
+    clients: Sequence[pd.DataFrame], reference: Sequence[pd.DataFrame], metric: ClientMetric
 ) -> Cell[float]:
-    """Returns the cell of a row minus another one.
+    """Returns the cell of the difference of two rows, the first minus the second.
 
     Args:
-        ours: The row's test clients, as of `RunRecord.per_client`, a table a seed.
-        others: The other row's, seed by seed.
-        metric: What is compared.
+        clients: The test clients of the first row, from `RunRecord.per_client`, a table per seed.
+        reference: The test clients of the second row, by the same seeds.
+        metric: The metric to compare.
 
     Raises:
-        ValueError: As `paired_difference`.
+        ValueError: As by `paired_difference`.
     """
-    by_seed, found = paired_difference(ours, others, metric)
-    interval = (found.low, found.high) if found.has_interval else None
+    by_seed, mean = paired_difference(clients, reference, metric)
+    interval = (mean.low, mean.high) if mean.has_interval else None
     return Cell(tuple(by_seed.tolist()), interval=interval)
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """What stands in a row.
+    """The content of a row.
 
     Attributes:
         name: The row's name.
-        jobs: One a seed; none for a guess.
+        jobs: The jobs, one per seed; none for a baseline.
         published: The paper's figures by column.
-        guess: A guess' test clients, a table a seed.
+        baseline: A baseline's test clients, a table per seed.
     """
 
     name: str
     jobs: Sequence[Job] = ()
     published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    guess: Sequence[pd.DataFrame] = ()
+    baseline: Sequence[pd.DataFrame] = ()
 
     @property
     def clients(self) -> Sequence[pd.DataFrame]:
-        """The test clients, a table a seed."""
-        return self.guess or [job.record.per_client for job in self.jobs]
+        """The test clients, a table per seed."""
+        return self.baseline or [job.record.per_client for job in self.jobs]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,9 +165,9 @@ class Column:
     """A column.
 
     Attributes:
-        title: Its title.
-        cell: Makes the cell of a line, or None where the line has none.
-        digits: Digits after the point.
+        title: The title.
+        cell: Makes the cell of a line; None if the line has none.
+        digits: Digits after the decimal point.
     """
 
     title: Title
@@ -185,19 +186,19 @@ def figure(
     """Returns the column of a figure in summaries.
 
     Args:
-        title: Its title.
-        *path: As of `over_seeds`.
-        digits: Digits after the point.
-        scale: Factor of the figure.
-        metric: Makes the figure of a guess' test clients; None if there are no guesses.
-        paper: What the paper's figures of lines go by; None for the title.
+        title: The title.
+        *path: The keys of the figure, as for `over_seeds`.
+        digits: Digits after the decimal point.
+        scale: A factor of the figure.
+        metric: Makes the figure from a baseline's test clients; None if there are no baselines.
+        paper: The key of the paper's figures in lines; None for the title.
     """
 
     def cell(line: Line) -> Cell | None:
         if line.jobs:
             published = line.published.get(title if paper is None else paper)
             return over_seeds(line.jobs, *path, scale=scale, published=published)
-        return Cell(tuple(metric.overall(table) for table in line.guess)) if metric else None
+        return Cell(tuple(metric.overall(table) for table in line.baseline)) if metric else None
 
     return Column(title, cell, digits)
 
@@ -214,32 +215,32 @@ def behind(
     """Returns the column of differences from another line.
 
     Args:
-        title: Its title.
-        lines: All lines; without that one among them the column is empty.
-        name: That of the line that is subtracted.
-        metric: What is compared.
-        digits: Digits after the point.
-        counted: Clients without a figure in one of these columns of theirs are left out.
+        title: The title.
+        lines: All lines; if the line `name` is not among them, the column is empty.
+        name: The name of the line to subtract.
+        metric: The metric to compare.
+        digits: Digits after the decimal point.
+        counted: Columns of clients; clients without a figure in one of them are left out.
     """
     other = next((line for line in lines if line.name == name), None)
 
     def cell(line: Line) -> Cell | None:
         if other is None or line.name == name:
             return None
-        ours, others = (
+        clients, reference = (
             [table.dropna(subset=list(counted)) for table in one.clients] for one in (line, other)
         )
-        return difference(ours, others, metric)
+        return difference(clients, reference, metric)
 
     return Column(title, cell, digits)
 
 
 def constant(title: str, value: Callable[[Job], float | str | None], *, digits: int = 0) -> Column:
-    """Returns the column of what is the same for all seeds; None of a job is no cell."""
+    """Returns the column of a value that is equal for all seeds; a job's None makes no cell."""
 
     def cell(line: Line) -> Cell | None:
-        found = value(line.jobs[0]) if line.jobs else None
-        return None if found is None else Cell((found,), line.published.get(title))
+        content = value(line.jobs[0]) if line.jobs else None
+        return None if content is None else Cell((content,), line.published.get(title))
 
     return Column(title, cell, digits)
 
@@ -253,11 +254,11 @@ class Table:
     """A table.
 
     Attributes:
-        name: Its name in files.
-        cells: Row to column to cell; a row may lack columns.
-        caption: Stands above.
-        digits: Digits after the point; or column to digits.
-        published: Where the paper's figures are: in a `column` of their own, or in `brackets`.
+        name: The name in files.
+        cells: The cells by row and column; a row may lack columns.
+        caption: The text above the table.
+        digits: Digits after the decimal point; or digits by column.
+        published: The place of the paper's figures: a separate `column`, or `brackets`.
     """
 
     name: str
@@ -273,8 +274,8 @@ class Table:
         """Returns the table of lines and columns.
 
         Args:
-            name: Its name.
-            *blocks: Lines with columns of theirs; a row may be in several.
+            name: The name.
+            *blocks: Lines with their columns; several blocks may have lines of one row.
             **options: Further attributes, such as the caption.
         """
         cells: Cells = {}
@@ -283,31 +284,33 @@ class Table:
             digits.update((column.title, column.digits) for column in columns)
             for line in lines:
                 row = cells.setdefault(line.name, {})
-                made = ((column.title, column.cell(line)) for column in columns)
-                row.update((title, cell) for title, cell in made if cell is not None)
+                pairs = ((column.title, column.cell(line)) for column in columns)
+                row.update((title, cell) for title, cell in pairs if cell is not None)
         return cls(name, cells, digits=digits, **options)
 
     @property
     def columns(self) -> list[Title]:
-        """All columns, in the order in which they first occur."""
+        """All columns, in the order of their first occurrence."""
         return list(dict.fromkeys(column for row in self.cells.values() for column in row))
 
     def markdown(self) -> str:
         """Returns the caption and the table in GitHub's Markdown."""
-        shown = [("", list(self.cells))]
+        columns = [("", list(self.cells))]
         for column in self.columns:
-            shown += self._show(column, [row.get(column) for row in self.cells.values()])
-        headers, texts = zip(*shown)
+            columns += self._column_texts(column, [row.get(column) for row in self.cells.values()])
+        headers, texts = zip(*columns)
         table = tabulate.tabulate(zip(*texts), headers, tablefmt="github", disable_numparse=True)
         return f"{self.caption}\n\n{table}" if self.caption else table
 
-    def _show(self, column: Title, found: Sequence[Cell | None]) -> list[tuple[str, list[str]]]:
-        """Returns the headers and texts that a column becomes."""
+    def _column_texts(
+        self, column: Title, cells: Sequence[Cell | None]
+    ) -> list[tuple[str, list[str]]]:
+        """Returns the headers and texts of a column: one, or two with the paper's figures."""
         digits = self.digits if isinstance(self.digits, int) else self.digits[column]
-        measured = ["–" if cell is None else cell.text(digits) for cell in found]
-        known = [None if cell is None else cell.published for cell in found]
-        paper = ["–" if figure is None else _format(figure, digits) for figure in known]
-        if not any(figure is not None for figure in known):
+        measured = ["–" if cell is None else cell.text(digits) for cell in cells]
+        published = [None if cell is None else cell.published for cell in cells]
+        paper = ["–" if figure is None else _format(figure, digits) for figure in published]
+        if not any(figure is not None for figure in published):
             return [(f"{column}", measured)]
         if self.published == "brackets":
             pairs = zip(measured, paper)
@@ -315,7 +318,7 @@ class Table:
         return [(f"{column}, paper", paper), ("measured", measured)]
 
     def records(self, seeds: Sequence[int]) -> list[dict[str, Any]]:
-        """Returns the values in long form, one each."""
+        """Returns the values in long form, one record per value."""
         return [
             {
                 "table": self.name,
@@ -333,13 +336,13 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """A table or figure of a paper with all that belongs to it.
+    """The page of a table or figure of a paper.
 
     Attributes:
-        name: Its name in files.
+        name: The name in files.
         seeds: The seeds.
         parts: Paragraphs and tables, in the order of the page.
-        hidden: Tables for the files alone, such as a picture's points.
+        hidden: Tables that only the files have, such as a picture's points.
         facts: Further entries of the JSON file.
     """
 
@@ -353,7 +356,7 @@ class Report:
         """Writes `<name>.md`, `.json` and `.csv`, and returns the page."""
         page = "\n\n".join(p.markdown() if isinstance(p, Table) else p for p in self.parts)
         tables = [*(p for p in self.parts if isinstance(p, Table)), *self.hidden]
-        found = {
+        content = {
             table.name: {
                 row: {
                     column: {**dataclasses.asdict(cell), "mean": cell.mean, "sd": cell.sd}
@@ -365,7 +368,7 @@ class Report:
         }
         write_text(folder / f"{self.name}.md", page)
         write_json(
-            folder / f"{self.name}.json", {"seeds": self.seeds, **self.facts, "tables": found}
+            folder / f"{self.name}.json", {"seeds": self.seeds, **self.facts, "tables": content}
         )
         write_csv(
             folder / f"{self.name}.csv", [r for table in tables for r in table.records(self.seeds)]
@@ -374,5 +377,5 @@ class Report:
 
 
 def _format(figure: float | str, digits: int) -> str:
-    # A bar would end the cell.
+    # A bar would end the cell of a Markdown table.
     return figure.replace("|", "∣") if isinstance(figure, str) else f"{figure:,.{digits}f}"

@@ -1,4 +1,4 @@
-"""What can be reproduced, by name."""
+"""The tables and figures that can be reproduced, by name."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What `experiments.sweep` does: settings, their runs at once, the choice, the page."""
+"""The parts of `experiments.sweep`: settings, their parallel runs, the choice, the page."""

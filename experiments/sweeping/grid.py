@@ -1,7 +1,7 @@
 """The settings of a sweep, from a text such as `client_learning_rate=0.1,0.3;embedding_dim=16,32`.
 
-For draws at random a value may be a range, `0.01..1`, or `log:0.01..1` for its logarithm. An option
-that takes several values has them joined by `+`, and `none` stands for no value.
+With random sampling, a value may be a range, `0.01..1`, or `log:0.01..1` for its logarithm. Several
+values of one option are joined by `+`; `none` is no value.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from typing import Any, Union
 
 import numpy as np
 
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError, did_you_mean, quoted
 from fedpersonal.options import Declaration, Options, Value
+from fedpersonal.randomness import Purpose, generator
 
 _LOG = "log:"
 _DIGITS = 4
-_TRIES = 100  # For each setting that is drawn.
-# Each of so many settings in a row has another part of an option's range: few draws leave no gap.
+_TRIES = 100  # Attempts for each sampled setting.
+# Parts of an option's range. Each of this number of successive settings samples another part, so
+# that few samples leave no gap.
 _PARTS = 3
 Setting = Mapping[str, Value]
 
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Numbers to draw from.
+    """A range of numbers to sample from.
 
     Attributes:
-        low: The lowest.
-        high: The highest.
-        is_log: Whether their logarithms are drawn alike, not they.
-        is_whole: Whether they are whole.
+        low: The lowest number.
+        high: The highest number.
+        is_log: Whether logarithms of numbers, not numbers, are sampled uniformly.
+        is_whole: Whether the numbers are whole.
     """
 
     low: float
@@ -43,7 +44,7 @@ class Range:
     is_whole: bool
 
     def at(self, share: float) -> Value:
-        """Returns the number, of few digits, below which is so much of the range, in [0, 1)."""
+        """Returns the number, rounded to a few digits, at a share of the range, in [0, 1)."""
         if self.is_whole and not self.is_log:
             return int(self.low) + int(share * (int(self.high) - int(self.low) + 1))
         low, high = map(math.log, (self.low, self.high)) if self.is_log else (self.low, self.high)
@@ -57,14 +58,14 @@ Values = Union[tuple[Value, ...], Range]
 
 
 def parse_grid(text: str, options: type[Options]) -> dict[str, Values]:
-    """Returns the values of each option that a text names.
+    """Returns the values of each option in a text.
 
     Args:
         text: The text.
         options: The class that has the options.
 
     Raises:
-        UserError: It is no such text, or names what is no option or no value of it.
+        UserError: If the text is malformed, or has an unknown option or an invalid value.
     """
     grid: dict[str, Values] = {}
     declared = options.declarations()
@@ -75,13 +76,13 @@ def parse_grid(text: str, options: type[Options]) -> dict[str, Values]:
         if not equals or not values:
             raise _mistake(f"{quoted(part.strip())} has no values; write it as name=value,value")
         if name not in declared:
-            meant = did_you_mean(name, declared)
-            raise UserError(f"--grid: {quoted(name)} is no option that can be chosen{meant}")
+            suggestion = did_you_mean(name, declared)
+            raise UserError(f"--grid: {quoted(name)} is no option that can be chosen{suggestion}")
         if name in grid:
-            raise _mistake(f"{name} is there twice")
+            raise _mistake(f"{name} appears twice")
         grid[name] = _values(values, declared[name])
     if not grid:
-        raise _mistake("it names no option; write it as name=value,value;name=value,value")
+        raise _mistake("it has no option; write it as name=value,value;name=value,value")
     return grid
 
 
@@ -89,37 +90,42 @@ def all_settings(grid: Mapping[str, Values]) -> list[Setting]:
     """Returns every combination of values, the last option varying fastest.
 
     Raises:
-        UserError: One of the options has a range.
+        UserError: If an option has a range.
     """
     for name, values in grid.items():
         if isinstance(values, Range):
-            raise _mistake(f"{name} has a range, from which --random=N draws")
+            raise _mistake(f"{name} has a range, which needs --random=N")
     lists = [values for values in grid.values() if isinstance(values, tuple)]
     return [dict(zip(grid, chosen)) for chosen in itertools.product(*lists)]
 
 
-def draw_settings(grid: Mapping[str, Values], number: int, seed: int) -> list[Setting]:
-    """Returns so many different combinations, drawn alike; a larger number begins with the same.
+def sample_settings(grid: Mapping[str, Values], number: int, seed: int) -> list[Setting]:
+    """Returns different random combinations of values; a larger number begins with the same ones.
 
-    They are Latin hypercubes, one after the other: of each three, one has a value from the lowest
-    third of an option's range, one from the middle, one from the highest.
+    They are successive Latin hypercubes: of each three settings, one has a value from the lowest
+    third of an option's range, one from the middle third, one from the highest.
+
+    Args:
+        grid: The values of each option.
+        number: Number of settings.
+        seed: Seed of the samples.
 
     Raises:
-        UserError: There are not so many.
+        UserError: If the grid has fewer settings.
     """
     random = generator(Purpose.SETTINGS, seed)
     settings: dict[tuple[Value, ...], Setting] = {}
     for _ in range(_TRIES * number):
         parts = random.permuted(np.tile(np.arange(_PARTS), (len(grid), 1)), axis=1)
         for shares in ((parts + random.random(parts.shape)) / _PARTS).T.tolist():
-            drawn = zip(grid.items(), shares)
-            setting = {name: _at(values, share) for (name, values), share in drawn}
+            pairs = zip(grid.items(), shares)
+            setting = {name: _at(values, share) for (name, values), share in pairs}
             settings.setdefault(tuple(setting.values()), setting)
             if len(settings) == number:
                 return list(settings.values())
     raise UserError(
-        f"--random={number}: --grid has too few settings, {len(settings)} were found; take fewer, "
-        "or leave --random out for all of them."
+        f"--random={number}: --grid has only {len(settings)} settings; choose fewer, or leave "
+        "--random out for all of them."
     )
 
 
@@ -129,7 +135,7 @@ def values_text(values: Mapping[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Returns a value as `--grid` takes it."""
+    """Returns a value in the format of `--grid`."""
     if isinstance(value, tuple):
         return "+".join(map(str, value))
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
@@ -143,30 +149,30 @@ def _values(text: str, option: Declaration) -> Values:
     is_number = option.kind in (int, float) and not option.is_list
     if is_number and (".." in text or text.startswith(_LOG)):
         return _range(text, option)
-    found: list[Value] = []
+    values: list[Value] = []
     for word in text.split(","):
         value = _value(word.strip(), option)
-        if value in found:
+        if value in values:
             raise _mistake(f"{option.name} has {quoted(word.strip())} twice")
-        found.append(value)
-    return tuple(found)
+        values.append(value)
+    return tuple(values)
 
 
 def _range(text: str, option: Declaration) -> Range:
     is_log = text.startswith(_LOG)
     words = text.removeprefix(_LOG).split("..")
     if len(words) != 2 or "," in text or not all(words):
-        raise _mistake(f"{option.name} has {quoted(text)}; a range is low..high, and alone")
+        raise _mistake(f"{option.name} has {quoted(text)}; a range is low..high, without others")
     low, high = (_value(word.strip(), option) for word in words)
     if not isinstance(low, (int, float)) or not isinstance(high, (int, float)) or low >= high:
         raise _mistake(f"{option.name}={text}: the first number must be below the second")
     if is_log and low <= 0:
-        raise _mistake(f"{option.name}={text}: logarithms are of numbers above 0")
+        raise _mistake(f"{option.name}={text}: logarithms need numbers above 0")
     return Range(low, high, is_log, option.kind is int)
 
 
 def _value(word: str, option: Declaration) -> Value:
-    """Returns the value that a word stands for."""
+    """Returns the value of a word."""
     if option.is_optional and word == "none":
         return None
     ones = [_one(part, option) for part in (word.split("+") if option.is_list else [word])]
@@ -182,8 +188,8 @@ def _one(word: str, option: Declaration) -> Value:
     try:
         return option.kind(word)
     except ValueError:
-        return word  # The check says what would be right.
+        return word  # `check` reports the valid values.
 
 
-def _mistake(what: str) -> UserError:
-    return UserError(f"--grid: {what}.")
+def _mistake(message: str) -> UserError:
+    return UserError(f"--grid: {message}.")

@@ -1,4 +1,4 @@
-"""What a sweep writes: a page, a row a run for programs, and the command of the chosen setting."""
+"""The files of a sweep: a page, a CSV file of runs, and the command of the chosen setting."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import tabulate
 from experiments.papers.table import Cell
 from experiments.sweeping.grid import value_text, values_text
 from experiments.sweeping.sweep import Scored, Sweep
+from fedpersonal.evaluation.baselines import strongest_baseline
 from fedpersonal.evaluation.client_metrics import find_metric, find_metrics, lower_is_better
-from fedpersonal.evaluation.guess import best_guess
 from fedpersonal.files import write_csv, write_text
 from fedpersonal.report.comparison import FEWEST, MOST, compare_runs
 from fedpersonal.report.run import OUR_TASKS, RunData, label, read_run
@@ -25,12 +25,12 @@ Table = tuple[list[str], list[list[str]]]
 
 
 def write_page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
-    """Writes `sweep.md`, `sweep.html` and `sweep.csv`, and returns the first.
+    """Writes `sweep.md`, `sweep.html` and `sweep.csv`, and returns the text of the first.
 
     Args:
-        sweep: What was asked.
-        ranked: What `Sweep.run` has returned.
-        binary: The program whose options they are.
+        sweep: The sweep.
+        ranked: The result of `Sweep.run`.
+        binary: The program of the options.
     """
     text = _page(sweep, ranked, binary)
     write_text(sweep.output_dir / "sweep.md", text)
@@ -40,12 +40,12 @@ def write_page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
 
 
 def compare(sweep: Sweep, ranked: Sequence[Scored]) -> list[pathlib.Path]:
-    """Writes `compare.html`, and its rows as CSV, of the tested runs, the chosen setting's first.
+    """Writes `compare.html`, and its rows as CSV: tested runs, those of the chosen setting first.
 
     Returns:
-        The files; none where a single run was tested.
+        The files; none if only a single run was tested.
     """
-    # What draws is imported when all else is done.
+    # Modules that draw are imported last.
     from fedpersonal.report.comparison_page import write_page
 
     folders, metric = _compared(sweep, ranked)
@@ -56,7 +56,7 @@ def compare(sweep: Sweep, ranked: Sequence[Scored]) -> list[pathlib.Path]:
 
 
 def _compared(sweep: Sweep, ranked: Sequence[Scored]) -> tuple[list[pathlib.Path], str | None]:
-    """Returns the folders of tested runs that are compared, and the metric they are judged by."""
+    """Returns the folders of the tested runs to compare, and the main metric."""
     runs = [trial.run for one in sweep.tested(ranked)[:MOST] for trial in one.trials]
     metric = sweep.metric if sweep.metric in runs[0].record.per_client else None
     return [run.path for run in runs], metric
@@ -66,10 +66,10 @@ def _page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
     best = ranked[0]
     declared = sweep.task.options.declarations()
     values = {**sweep.shared, **best.setting, "seed": sweep.seeds[0]}
-    # A preset may have set options that the method does not read, and nobody may type.
-    unread = idle_options(sweep.task, sweep.task.options(**values))
-    read = {name: value for name, value in values.items() if name not in unread}
-    flags = [flag for name, value in read.items() for flag in declared[name].flags(value)]
+    # A preset may have set options that the method ignores; typing them is an error.
+    ignored = idle_options(sweep.task, sweep.task.options(**values))
+    used = {name: value for name, value in values.items() if name not in ignored}
+    flags = [flag for name, value in used.items() for flag in declared[name].flags(value)]
     flags.append(f"--output_dir={sweep.output_dir / 'chosen'}")
     is_ours = sweep.task.module.startswith(OUR_TASKS)
     program = ["fedpersonal", binary] if is_ours else ["python", "-m", sweep.task.module]
@@ -79,8 +79,8 @@ def _page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
         _about(sweep),
         _markdown(*_settings(sweep, ranked)),
         f"Chosen: **{values_text(best.setting)}**. {_next_best(sweep, ranked)}".rstrip(),
-        *_guessed(sweep, best),
-        "Its command, to be given where that of the sweep was:",
+        *_compare_with_baseline(sweep, best),
+        "The command of its run, for the folder in which the sweep was started:",
         f"    {command}",
         f"Tested once, after the choice, {_over(sweep)}:",
         _markdown(*_tested(sweep, ranked)),
@@ -91,11 +91,11 @@ def _page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
 
 
 def _html(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
-    """Returns the page to look at, which has no path of this machine."""
-    # What draws is imported when all else is done.
+    """Returns the HTML page, which has no path of this machine."""
+    # Modules that draw are imported last.
     from fedpersonal.report.page import command, render
 
-    # Most have not been tested: a failure is what lets such a run be read.
+    # Most runs have not been tested; only with a failure can such a run be read.
     runs = {
         values_text(one.setting): [read_run(t.run.path, failure="not tested") for t in one.trials]
         for one in ranked
@@ -106,10 +106,10 @@ def _html(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
         "sweep.jinja",
         data={"curves": {"panels": _curves(sweep.chosen_by, runs)}},
         title=f"Sweep of {binary}: {len(sweep.settings)} settings",
-        predicts=best.predicts,
+        prediction=best.prediction,
         about=_about(sweep),
         chosen=values_text(ranked[0].setting),
-        sentences=[_next_best(sweep, ranked), *_guessed(sweep, ranked[0])],
+        sentences=[_next_best(sweep, ranked), *_compare_with_baseline(sweep, ranked[0])],
         settings=_settings(sweep, ranked),
         over=_over(sweep),
         tested=_tested(sweep, ranked),
@@ -121,7 +121,7 @@ def _html(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
 
 
 def _curves(metric: str, runs: Mapping[str, Sequence[RunData]]) -> list[dict[str, Any]]:
-    """Returns what `curves.js` draws: a line for each of the best settings."""
+    """Returns the panels of `curves.js`, with a line for each of the best settings."""
     from fedpersonal.report.charts import curve
     from fedpersonal.report.pictures import SERIES
 
@@ -129,12 +129,12 @@ def _curves(metric: str, runs: Mapping[str, Sequence[RunData]]) -> list[dict[str
     names = [f"eval/{metric}", *(n for n in first.round_metrics if n.startswith("eval/"))]
     for name in dict.fromkeys(names):
         series = []
-        for place, (setting, of_setting) in enumerate([*runs.items()][: len(SERIES)]):
-            if all(name in run.round_metrics for run in of_setting):
-                drawn = curve(of_setting, name)
-                for end in ("low", "high"):  # Bands of seeds, which settings share, hide lines.
-                    drawn.pop(end, None)
-                series.append({"name": setting, "color": f"series-{place}", **drawn})
+        for place, (setting, setting_runs) in enumerate([*runs.items()][: len(SERIES)]):
+            if all(name in run.round_metrics for run in setting_runs):
+                points = curve(setting_runs, name)
+                for end in ("low", "high"):  # Bands over seeds would hide the lines of settings.
+                    points.pop(end, None)
+                series.append({"name": setting, "color": f"series-{place}", **points})
         last = name.rpartition("/")[2]
         head = {"label": f"{label(last)}, validation", "meaning": first.meaning(last)}
         if series:
@@ -144,15 +144,15 @@ def _curves(metric: str, runs: Mapping[str, Sequence[RunData]]) -> list[dict[str
 
 def _over(sweep: Sweep) -> str:
     number = len(sweep.seeds)
-    return f"over {number} seeds" if number > 1 else "of a single seed"
+    return f"over {number} seeds" if number > 1 else "with a single seed"
 
 
 def _about(sweep: Sweep) -> str:
     return (
         f"{len(sweep.settings)} settings, {_over(sweep)}, all with the split of --split_seed="
-        f"{sweep.shared['split_seed']}. A setting "
-        f"is chosen by the mean {sweep.chosen_by} of validation clients after the last round; test "
-        "clients were not looked at before. No run was stopped early."
+        f"{sweep.shared['split_seed']}. The "
+        f"choice is by the mean {sweep.chosen_by} of validation clients after the last round; test "
+        "clients were not used for it. No run was stopped early."
     )
 
 
@@ -162,7 +162,7 @@ def _settings(sweep: Sweep, ranked: Sequence[Scored]) -> Table:
         [*(value_text(one.setting[name]) for name in names), _cell(one.scores), mark]
         for one, mark in zip(ranked, ["chosen", *[""] * len(ranked)])
     ]
-    return [*names, f"validation {sweep.chosen_by}", ""], rows
+    return [*names, f"validation {sweep.chosen_by}", "choice"], rows
 
 
 def _markdown(columns: list[str], rows: list[list[str]]) -> str:
@@ -178,56 +178,57 @@ def _diverged(ranked: Sequence[Scored]) -> list[str]:
 
 
 def _next_best(sweep: Sweep, ranked: Sequence[Scored]) -> str:
-    """Says by how much the chosen setting leads, and whether it does with every seed."""
+    """Returns a sentence on the lead of the chosen setting, and on its lead with each seed."""
     if len(ranked) < 2 or ranked[1].diverged:
         return ""
     best, second = ranked[:2]
     sign = -1 if lower_is_better(sweep.chosen_by) else 1
     leads = [sign * (ours - theirs) for ours, theirs in zip(best.scores, second.scores)]
     ahead = sum(lead > 0 for lead in leads)
-    told = f"It leads the next best, {values_text(second.setting)}, by {_cell(leads)}"
+    text = f"It leads the next best, {values_text(second.setting)}, by {_cell(leads)}"
     if len(leads) == 1:
-        return f"{told} with a single seed: another seed may choose the other."
+        return f"{text} with a single seed; the choice may differ with another seed."
     if ahead == len(leads):
-        return f"{told}, with each of the {ahead} seeds."
-    return f"{told}, but with {ahead} of {len(leads)} seeds only: other seeds may choose the other."
+        return f"{text}, with each of the {ahead} seeds."
+    seeds = f"{ahead} of {len(leads)} seeds"
+    return f"{text}, but with only {seeds}; the choice may differ with others."
 
 
-def _guessed(sweep: Sweep, best: Scored) -> list[str]:
-    """Says whether the chosen setting beats the best guess on the same validation clients."""
-    guess = sweep.guess(best)
-    if not guess:
+def _compare_with_baseline(sweep: Sweep, best: Scored) -> list[str]:
+    """Returns a sentence that compares the chosen setting with the strongest baseline, if any."""
+    baseline = sweep.baseline(best)
+    if not baseline:
         return []
     sign = -1 if lower_is_better(sweep.chosen_by) else 1
-    beats = sign * (best.mean - guess[1]) > 0
-    said = "the chosen setting beats it" if beats else "no setting beats it"
+    beats = sign * (best.mean - baseline[1]) > 0
+    outcome = "the chosen setting beats it" if beats else "no setting beats it"
     return [
-        f"A guess that trains no model, {guess[0]}, has {sweep.chosen_by} {guess[1]:.{_DIGITS}f} "
-        f"on the same validation clients: {said}."
+        f"The strongest baseline, {baseline[0]}, reaches {sweep.chosen_by} "
+        f"{baseline[1]:.{_DIGITS}f} on the same validation clients: {outcome}."
     ]
 
 
 def _tested(sweep: Sweep, ranked: Sequence[Scored]) -> Table:
     tested = sweep.tested(ranked)
-    told = tested[0].trials[0].run.summary["test"]
-    metrics = find_metrics(sweep.task.metrics, told)
+    metrics = find_metrics(sweep.task.metrics, tested[0].trials[0].run.summary["test"])
     rows = [[values_text(one.setting), *_test_cells(one, metrics)] for one in tested]
-    of_tests = [trial.run.summary["test"] for trial in tested[0].trials]
-    best = [best_guess(of_tests, name) for name in metrics]
+    tests = [trial.run.summary["test"] for trial in tested[0].trials]
+    best = [strongest_baseline(tests, name) for name in metrics]
     if any(best):
-        rows.append(["best guess", *(f"{g[1]:.{_DIGITS}f}, {g[0]}" if g else "–" for g in best)])
-    return ["", *metrics], rows
+        cells = (f"{one[1]:.{_DIGITS}f}, {one[0]}" if one else "–" for one in best)
+        rows.append(["strongest baseline", *cells])
+    return ["setting", *metrics], rows
 
 
 def _verdicts(sweep: Sweep, ranked: Sequence[Scored]) -> list[str]:
-    """Returns how the tested settings differ on test clients; nothing of a single one."""
+    """Returns sentences on the differences of tested settings; none for a single setting."""
     folders, metric = _compared(sweep, ranked)
     if len(sweep.tested(ranked)) == 1:
         return []
-    # What compares is imported when all else is done.
+    # Modules that compare are imported last.
     from fedpersonal.report.comparison_page import verdicts
 
-    about = "The first row is the chosen setting; the others are there for comparison."
+    about = "The first row is the chosen setting; other settings are for comparison."
     return [about, *verdicts(compare_runs(folders, metric=metric))]
 
 
@@ -241,11 +242,11 @@ def _cell(values: Sequence[float]) -> str:
 
 
 def _records(sweep: Sweep, ranked: Sequence[Scored]) -> list[dict[str, Any]]:
-    """Returns a row a run: its setting, its validation, its test where it was tested."""
+    """Returns one row per run: its setting, its validation, and its test, if it was tested."""
     records = []
     tested = sweep.tested(ranked)
-    told = tested[0].trials[0].run.summary["test"]
-    names = [name for name in sweep.task.metrics if find_metric(name, told)]
+    first_test = tested[0].trials[0].run.summary["test"]
+    names = [name for name in sweep.task.metrics if find_metric(name, first_test)]
     metrics = [v.metrics for one in ranked for v in [one.trials[0].validation] if not v.diverged]
     for place, one in enumerate(ranked, start=1):
         for trial in one.trials:

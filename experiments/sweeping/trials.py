@@ -1,4 +1,4 @@
-"""The runs of a sweep: each is trained and validated; some are tested, once, when that is done."""
+"""The runs of a sweep: all are trained and validated; a few are then tested, once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from experiments.papers.jobs import Job, open_job
 from experiments.sweeping.grid import Setting
 from fedpersonal.errors import TrainingError
-from fedpersonal.evaluation.guess import overall
+from fedpersonal.evaluation.baselines import overall_metrics
 from fedpersonal.files import read_json, write_json
 
 _FILE = "validation.json"
@@ -33,29 +33,29 @@ class Trial:
 
     @property
     def is_validated(self) -> bool:
-        """Whether it has been trained and validated."""
+        """Whether the run has been trained and validated."""
         return (self.run.path / _FILE).exists()
 
     @property
     def validation(self) -> Validation:
-        """What came of that."""
+        """The result of the validation."""
         return Validation(**read_json(self.run.path / _FILE, checked=True))
 
     @property
     def output(self) -> pathlib.Path:
-        """The file with what its processes have printed."""
+        """The file with the output of its processes."""
         return self.run.path / "output.log"
 
 
 @dataclasses.dataclass(frozen=True)
 class Validation:
-    """What the validation of a run came to.
+    """The result of a run's validation.
 
     Attributes:
         metrics: Metrics of the validation clients after the last round.
-        clients: A hash of these clients and of what is predicted of them.
-        diverged: Why there are none; empty where there are.
-        guesses: What they must beat, by the guess' name, on the same examples.
+        clients: A hash of these clients and of their labels.
+        diverged: Why there are no metrics; empty if there are.
+        guesses: Metrics of baselines on the same examples, by the baseline's name.
     """
 
     metrics: Mapping[str, float]
@@ -83,20 +83,20 @@ def train(run: Job) -> None:
     except TrainingError as error:
         write_validation(run, Validation({}, diverged=str(error)))
         return
-    guesses = overall(run.task.guesses(experiment, experiment.data.validation))
+    baselines = overall_metrics(run.task.baselines(experiment, experiment.data.validation))
     query = experiment.data.validation.query
-    # Features may be what options make of them; what is predicted must be the same.
+    # Options may change features, but not labels, so features do not count.
     hashed = dataclasses.replace(query, features={}).fingerprint()
-    write_validation(run, Validation(metrics, hashed, guesses=guesses))
+    write_validation(run, Validation(metrics, hashed, guesses=baselines))
 
 
 def write_validation(run: Job, validation: Validation) -> None:
-    """Writes what the validation of a run came to."""
+    """Writes the result of a run's validation."""
     write_json(run.path / _FILE, validation, checked=True)
 
 
 def test(run: Job) -> None:
-    """Tests a run that was trained, and writes what any run has in the end."""
+    """Tests a trained run, and writes the files of a finished run."""
     from fedpersonal.tasks.running import run_experiment
 
     experiment, opened = open_job(run)

@@ -1,1 +1,1 @@
-"""The boundary, checked by experiment: what one client sends, and on what it depends."""
+"""Experiments that check the boundary: what one client sends, and on which data it depends."""

@@ -1,4 +1,4 @@
-"""The audit of a process: types and names, and experiments with the compiled computation."""
+"""The audit of a process, by types and names and by experiments with its computation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from fedpersonal.audit.checks import (
-    Inherent,
+    TableLeak,
     check_broadcast,
     check_reference,
-    check_severed,
-    measure,
+    check_without_labels,
+    measure_table_leaks,
 )
 from fedpersonal.audit.declared import check_added, check_loss, check_metrics
 from fedpersonal.audit.reference import Reference
@@ -30,45 +30,57 @@ from fedpersonal.federated.boundary import (
     list_crossings,
     total_bytes,
 )
+from fedpersonal.former import FormerAttribute
 
-_MOST_SHOWN = 5
+_MAX_SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What a check has come to.
+    """The result of a check.
 
     Attributes:
-        check: Its name.
-        asks: What should hold, in a sentence.
-        found: What does not, a sentence each.
+        check: The check's name.
+        requirement: The property that should hold, in a sentence.
+        leaks: The violations of it, a sentence each.
     """
 
     check: str
-    asks: str
-    found: tuple[str, ...]
+    requirement: str
+    leaks: tuple[str, ...]
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was found."""
-        return not self.found
+        """Whether the check has found no leak."""
+        return not self.leaks
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the verdict as plain values, under the keys of files."""
+        return {
+            "check": self.check,
+            "asks": self.requirement,
+            "found": self.leaks,
+            "holds": self.holds,
+        }
 
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """What an audit has found.
+    """The result of an audit.
 
     Attributes:
-        crossings: What is broadcast and aggregated.
-        verdicts: What its checks have come to.
-        inherent: What honest updates tell.
-        notes: What else is to be known.
-        guarantee: What is guaranteed if all checks hold, in a sentence.
+        crossings: The tensors that are broadcast and aggregated.
+        verdicts: The results of the checks.
+        table_leaks: What honest updates of lookup tables reveal of a client.
+        notes: Limits of the audit, and what clients reveal by declaration.
+        guarantee: The privacy guarantee if all checks hold, in a sentence.
     """
+
+    found = FormerAttribute("leaks")
 
     crossings: Sequence[Crossing]
     verdicts: Sequence[Verdict]
-    inherent: Sequence[Inherent]
+    table_leaks: Sequence[TableLeak]
     notes: Sequence[str]
     guarantee: str
 
@@ -78,44 +90,45 @@ class Audit:
         return all(verdict.holds for verdict in self.verdicts)
 
     @property
-    def found(self) -> list[str]:
+    def leaks(self) -> list[str]:
         """All leaks, a sentence each."""
-        return [leak for verdict in self.verdicts for leak in verdict.found]
+        return [leak for verdict in self.verdicts for leak in verdict.leaks]
 
     @property
     def promise(self) -> str:
-        """The guarantee, which counts on what the checks look for."""
+        """The guarantee, or that there is none because a check has found a leak."""
         return self.guarantee if self.holds else "guarantee: none, since a check has found a leak"
 
     def as_json(self) -> dict[str, Any]:
         """Returns the audit as plain values."""
         return {
             "holds": self.holds,
-            "verdicts": [{**dataclasses.asdict(v), "holds": v.holds} for v in self.verdicts],
+            "verdicts": [verdict.as_json() for verdict in self.verdicts],
             "crossings": as_table(self.crossings),
             **bytes_per_client(self.crossings),
-            "inherent": [dataclasses.asdict(one) for one in self.inherent],
+            "inherent": [dataclasses.asdict(one) for one in self.table_leaks],
             "notes": list(self.notes),
             "guarantee": self.promise,
         }
 
     def lines(self) -> Iterator[str]:
-        """Yields the audit as lines for people."""
+        """Yields the audit as lines of text."""
         for direction, title in (("broadcast", "down"), ("aggregate", "up")):
-            own = [c for c in self.crossings if c.direction == direction]
-            size = _in_bytes(total_bytes(own, direction))
-            yield f"{title}: {len(own)} tensors, {size} a client"
-            for c in own:
+            crossings = [c for c in self.crossings if c.direction == direction]
+            size = _in_bytes(total_bytes(crossings, direction))
+            yield f"{title}: {len(crossings)} tensors, {size} a client"
+            for c in crossings:
                 shape = "x".join("?" if n is None else str(n) for n in c.shape) or "number"
                 yield f"  {c.name or '(nameless)'}: {c.dtype} {shape}, {_in_bytes(c.num_bytes)}"
         for verdict in self.verdicts:
-            yield f"{verdict.check}: {'holds' if verdict.holds else 'LEAK'}. {verdict.asks}"
-            for leak in verdict.found[:_MOST_SHOWN]:
+            outcome = "holds" if verdict.holds else "LEAK"
+            yield f"{verdict.check}: {outcome}. {verdict.requirement}"
+            for leak in verdict.leaks[:_MAX_SHOWN]:
                 yield f"  {leak}"
-            if len(verdict.found) > _MOST_SHOWN:
-                yield f"  and {len(verdict.found) - _MOST_SHOWN} more"
-        for group in _by_table(self.inherent):
-            yield from _inherent_lines(group)
+            if len(verdict.leaks) > _MAX_SHOWN:
+                yield f"  and {len(verdict.leaks) - _MAX_SHOWN} more"
+        for group in _by_table(self.table_leaks):
+            yield from _table_leak_lines(group)
         yield from self.notes
         yield self.promise
 
@@ -125,30 +138,32 @@ def _in_bytes(size: int | None) -> str:
 
 
 def guarantee(privacy: Mapping[str, Any]) -> str:
-    """Returns what is guaranteed by what `Trainer.describe_privacy` says, in a sentence."""
+    """Returns the guarantee of a result of `Trainer.describe_privacy`, in a sentence."""
     if privacy.get("epsilon") is None:
-        return "guarantee: no formal guarantee; the size of a cohort alone hides what updates tell"
-    held = {"secret": "nobody knows who was drawn", "public": "nobody knows the noise"}
+        return (
+            "guarantee: no formal guarantee; the size of a cohort alone hides what updates reveal"
+        )
+    conditions = {
+        "secret": "the sampled clients are secret",
+        "public": "the noise is secret",
+    }
     return (
         f"guarantee: user-level differential privacy, epsilon {privacy['epsilon']:.3g} at delta "
         f"{privacy['delta']:.3g} after {privacy['rounds']} rounds, for {privacy['neighbours']}, "
-        f"where {held[privacy['draw']]}"
+        f"as long as {conditions[privacy['draw']]}"
     )
 
 
-def _by_table(inherent: Sequence[Inherent]) -> Iterator[list[Inherent]]:
-    ordered = sorted(inherent, key=lambda one: (one.table, one.variable or "", one.cohort))
+def _by_table(leaks: Sequence[TableLeak]) -> Iterator[list[TableLeak]]:
+    ordered = sorted(leaks, key=lambda one: (one.table, one.variable or "", one.cohort))
     for _, group in groupby(ordered, key=lambda one: (one.table, one.variable)):
         yield list(group)
 
 
-def _inherent_lines(group: list[Inherent]) -> Iterator[str]:
-    """Yields what the updates of a table tell, a sentence for each size of a cohort."""
+def _table_leak_lines(group: list[TableLeak]) -> Iterator[str]:
+    """Yields what a table's updates reveal of a client, a sentence for each size of a cohort."""
     first = group[0]
-    yield (
-        f"inherent: the server adds up honest updates of {first.table}, and this tells it of one "
-        "client"
-    )
+    yield f"inherent: the sum of honest updates of {first.table} reveals of one client"
     for one in group:
         alone = one.cohort == 1
         line = (
@@ -158,8 +173,8 @@ def _inherent_lines(group: list[Inherent]) -> Iterator[str]:
         )
         if one.cosine is not None and one.chance is not None:
             line += (
-                f"; the change points where its {one.variable} does by a cosine of "
-                f"{one.cosine:.2f} (1: just there; by chance: {one.chance:.2f})"
+                f"; the cosine between the change's direction and its {one.variable} is "
+                f"{one.cosine:.2f} (1: the same direction; by chance: {one.chance:.2f})"
             )
         yield line
 
@@ -169,26 +184,26 @@ def audit(
     *,
     privacy: Mapping[str, Any],
     rounds: int = 4,
-    many: ClientDataset | None = None,
+    measured_clients: ClientDataset | None = None,
 ) -> Audit:
     """Checks what a process sends, by its types and names and by experiment.
 
     Args:
-        subject: What is audited.
-        privacy: What `Trainer.describe_privacy` says of it.
-        rounds: Rounds that the first of its clients takes part in; a leak in a later one is not
-            found.
-        many: Clients for measuring what honest updates tell, or None to leave it out.
+        subject: The process, with clients to try it with.
+        privacy: The result of `Trainer.describe_privacy`.
+        rounds: The number of rounds of the first client. Leaks in later rounds are not found.
+        measured_clients: Clients with which to measure what honest updates reveal; None to skip
+            that.
     """
     if rounds < 1:
         raise UserError(f"audit: rounds must be at least 1, not {rounds}.")
-    model, crossings, names = subject.model, list_crossings(subject.process.next), []
+    model, crossings, named_leaks = subject.model, list_crossings(subject.process.next), []
     try:
         check_boundary(model, subject.process.next)
     except LocalVariableError as error:
-        names.append(str(error))
+        named_leaks.append(str(error))
     process = subject.build(model) if subject.has_aggregator else subject.process
-    tap, done = run_rounds_of_one(subject, process, rounds)
+    recorder, done = run_rounds_of_one(subject, process, rounds)
     reference = Reference(
         model,
         subject.algorithm,
@@ -196,26 +211,24 @@ def audit(
         seed=subject.seed,
         shuffle=subject.execution.shuffle,
     )
-    differing, tolerance = check_reference(subject, reference, tap.crossings, done)
+    differing, tolerance = check_reference(subject, reference, recorder.crossings, done)
     adds_losses = reference.adds_losses
     verdicts = [
-        Verdict("names", "No local variable is sent under its name.", tuple(names)),
+        Verdict("names", "No local variable is sent under its name.", tuple(named_leaks)),
         _verdict(
             "broadcast",
-            "What is broadcast does not depend on what clients bring to the round.",
+            "Broadcasts do not depend on data or local variables of the round's clients.",
             check_broadcast(subject, done),
         ),
         _verdict(
             "severed",
-            "With the data loss times 0, nothing sent depends on local variables or examples.",
-            check_severed(subject, done, adds_losses=adds_losses),
+            "With the data loss times 0, sent tensors depend on no local variable or example.",
+            check_without_labels(subject, done, adds_losses=adds_losses),
         ),
-        _verdict(
-            "reference", "What is sent is what a plain round comes to, and no more.", differing
-        ),
+        _verdict("reference", "Clients send the results of a plain round, and no more.", differing),
         _verdict(
             "declared",
-            "Loss and metrics compare what a model predicts with labels; losses that it adds tell "
+            "Loss and metrics compare predictions with labels; losses that the model adds reveal "
             "no more than sizes.",
             [
                 *check_loss(subject, reference),
@@ -225,43 +238,46 @@ def audit(
         ),
     ]
     notes = [
-        f"{rounds} rounds of one client with {len(subject.examples(0).labels)} examples were "
-        "looked at"
+        f"the checks ran {rounds} rounds of one client with {len(subject.examples(0).labels)} "
+        "examples"
     ]
     if tolerance is not None:
         notes.append(
-            f"not tested: what hides in rounding; reference takes differences of up to "
-            f"{tolerance.allowed:.1g} in {tolerance.name} for it, {tolerance.share:.1g} of its "
-            "largest entry, and less elsewhere"
+            "not tested: leaks as small as rounding; reference accepts differences of up to "
+            f"{tolerance.allowed:.1g} in {tolerance.name}, {tolerance.share:.1g} of its largest "
+            "entry, and less in other tensors"
         )
     if subject.has_aggregator:
         notes.append(
-            "severed and reference looked at the updates before the aggregator, which sees nothing "
-            "but them and their weights"
+            "severed and reference checked the updates before the aggregator, whose only inputs "
+            "are these updates and their weights"
         )
     if adds_losses:
         notes.append(
-            "inherent: the model adds losses, and the loss that clients report includes them; of a "
-            "penalty on local variables it tells their size, and of one on what layers make of "
-            "inputs something of these"
+            "inherent: the model adds losses, and the loss that clients report includes them; a "
+            "penalty on local variables reveals their size, and a penalty on layers' outputs "
+            "reveals something of the inputs"
         )
     if np.unique(subject.clients.labels).size < 2:
-        notes.append("not tested: what labels tell, since all those of the clients are equal")
+        notes.append("not tested: what labels reveal, since all clients' labels are equal")
     if model.example_weight is not None:
         notes.append(
-            "not tested: what example_weight tells about labels (clients send its sum); read it"
+            "not tested: what example_weight reveals about labels (clients send its sum); read its "
+            "code"
         )
-    if subject.algorithm.personal and subject.algorithm.personal.are_told:
+    if subject.algorithm.personal and subject.algorithm.personal.reveals_copies:
         notes.append(
-            f"declared: what clients of {subject.algorithm.name} send follows from their personal "
-            "copies, too; severed looked at labels alone"
+            f"declared: clients of {subject.algorithm.name} send values that depend on their "
+            "personal copies; severed varied labels alone"
         )
     if subject.algorithm.choice:
-        what = "how they weigh the models" if model.mixes else "which model they have chosen"
-        notes.append(f"declared: what clients of {subject.algorithm.name} send tells {what}")
-    measured = measure(subject, tap, reference, many, done[-1]) if many is not None else []
-    return Audit(crossings, verdicts, measured, notes, guarantee(privacy))
+        choice = "weights of the models" if model.mixes else "choice of a model"
+        notes.append(f"declared: clients of {subject.algorithm.name} reveal their {choice}")
+    table_leaks: list[TableLeak] = []
+    if measured_clients is not None:
+        table_leaks = measure_table_leaks(subject, recorder, reference, measured_clients, done[-1])
+    return Audit(crossings, verdicts, table_leaks, notes, guarantee(privacy))
 
 
-def _verdict(check: str, asks: str, found: list[str]) -> Verdict:
-    return Verdict(check, asks, tuple(found))
+def _verdict(check: str, requirement: str, leaks: list[str]) -> Verdict:
+    return Verdict(check, requirement, tuple(leaks))

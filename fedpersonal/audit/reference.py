@@ -1,8 +1,8 @@
-"""A client's round, written plainly, to compare with what a client really sends.
+"""A client's round, written plainly, to compare with the values that a client sends.
 
-One client, one batch after another, with the Keras model itself and its own variables, whole tables
-and no padding: nothing here is shared with `fedpersonal.client`. Each variable has an optimizer of
-its own, so that an optimizer that carries one variable's values over to another differs, too.
+It runs one client, batch after batch, with the Keras model and its variables, whole tables and no
+padding, and shares no code with `fedpersonal.client`. Each variable has a separate optimizer, so
+that an optimizer that carries values from one variable to another is noticed, too.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from fedpersonal.optimizers import as_tff_optimizer
 
 
 class Expected(NamedTuple):
-    """What a round should come to.
+    """The expected result of a round.
 
     Attributes:
-        updates: Global variable's name to its initial minus its final value, but for states.
-        states: State's name to what moves it, as it is sent beside the updates.
+        updates: Global variable's name to its initial minus its final value, except for states.
+        states: State's name to its change, which is sent apart from the updates.
         weight: The client's weight.
         sums: Metric name, and `loss`, to the sums of values and of weights, (2,); and the counts
             `num_examples` and `num_dropped_updates`.
-        local: Local variable's name to the value with which the last phase began.
-        kept: Local variable's name to the value after the round, for the client to keep.
+        local: Local variable's name to its value before the last phase.
+        kept: Local variable's name to its value after the round, which the client keeps.
     """
 
     updates: dict[str, np.ndarray]
@@ -65,18 +65,18 @@ class Reference(PlainModel):
         seed: int,
         shuffle: Shuffle | None = None,
     ):
-        """Builds the Keras model; the others are those of the process to compare with."""
+        """Builds the Keras model; other arguments are those of the process to compare with."""
         super().__init__(model)
         self._shuffle = shuffle
         self._algorithm, self._batch_size, self._seed = algorithm, batch_size, seed
-        self._draw = tf.function(lambda s: model.initial_values(model.drawn_variables, s))
+        self._sample = tf.function(lambda s: model.initial_values(model.initialized_locals, s))
 
     def fresh_local_values(self, client: Client, round_number: int) -> dict[str, np.ndarray]:
-        """Draws what the local variables but copies of a client that has kept none start from."""
-        if not self.model.drawn_variables:
+        """Samples initial local variables, except copies, of a client that has kept none."""
+        if not self.model.initialized_locals:
             return {}
         seed = _wrap(self._seed + _fingerprint(client)), _wrap(round_number)
-        return {name: value.numpy() for name, value in self._draw(tf.constant(seed)).items()}
+        return {name: value.numpy() for name, value in self._sample(tf.constant(seed)).items()}
 
     def run(
         self,
@@ -90,11 +90,11 @@ class Reference(PlainModel):
         """Runs a round.
 
         Args:
-            weights: Global variable's name to what the server has sent.
-            local: Local variable's name to where it starts; copies that it lacks start anew.
+            weights: Global variable's name to the value that the server has sent.
+            local: Local variable's name to its initial value; missing copies start anew.
             client: The client's examples, in the data's order.
             round_number: The number of rounds before.
-            labels: Labels in place of the client's, with the draws that follow from the client's.
+            labels: Labels in place of the client's; random numbers still follow from the client's.
         """
         noise = fold(fold(tf.zeros([], tf.uint64), self._seed), round_number)
         noise = fold(noise, _wrap(_fingerprint(client)))
@@ -102,7 +102,7 @@ class Reference(PlainModel):
         copies = {name: weights[source] for name, source in self.model.copies.items()}
         if self.model.role != "model":
             copies = {name: np.zeros_like(value) for name, value in copies.items()}
-        for name, feature in self.model.own_rows.items():
+        for name, feature in self.model.per_client_rows.items():
             copies[name] = copies[name][client.features[feature].reshape(-1)[:1]]
         for name, value in {**weights, **copies, **local}.items():
             self._variables[name].assign(value)
@@ -119,9 +119,9 @@ class Reference(PlainModel):
                 self._blend(phase, steps, noise, copies)
                 noise = fold(noise, -1)
             elif isinstance(phase, ChoicePhase):
-                (self._weigh if phase.mixes else self._choose)(phase, batches)
+                (self._weight_clusters if phase.mixes else self._choose_cluster)(phase, batches)
             else:
-                assert isinstance(phase, GradientPhase)  # Neighbours come after rounds.
+                assert isinstance(phase, GradientPhase)  # Rounds have no NeighboursPhase.
                 steps = [b for one in passes for b in self._batches(one, phase.data)]
                 if phase.passes is not None:
                     steps = steps[: int(phase.passes) * len(batches)]
@@ -147,8 +147,8 @@ class Reference(PlainModel):
         is_finite = _are_finite({**updates, **states}) and bool(np.isfinite(sums["loss"][0]))
         sums["num_dropped_updates"] = np.asarray(float(not is_finite))
         if not is_finite:
-            nothing = {name: np.zeros_like(total) for name, total in sums.items()}
-            sums = {**nothing, "num_dropped_updates": sums["num_dropped_updates"]}
+            zeros = {name: np.zeros_like(total) for name, total in sums.items()}
+            sums = {**zeros, "num_dropped_updates": sums["num_dropped_updates"]}
             updates, states = (
                 {name: np.zeros_like(value) for name, value in values.items()}
                 for values in (updates, states)
@@ -157,49 +157,49 @@ class Reference(PlainModel):
         changes = {name: value - start[name] for name, value in self._local_values().items()}
         if not _are_finite(changes):
             changes = {name: np.zeros_like(value) for name, value in changes.items()}
-        held = [v.name for v in self.model.local_variables if not v.is_state]
+        names = [v.name for v in self.model.local_variables if not v.is_state]
         changes.update(
-            _held({name: changes[name] for name in held}, algorithm.max_local_update_norm)
+            _clip({name: changes[name] for name in names}, algorithm.max_local_update_norm)
         )
         kept = {name: value + changes[name] for name, value in start.items()}
-        updates = _held(updates, algorithm.max_update_norm)
+        updates = _clip(updates, algorithm.max_update_norm)
         return Expected(updates, states, weight, sums, before, kept)
 
     def _states(
         self, algorithm: Algorithm, updates: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Takes what is sent of states out of updates, and returns it."""
+        """Removes states from the updates, and returns the changes of states that are sent."""
         states = {v.name: -updates.pop(v.name) for v in self.model.global_variables if v.is_state}
         if CLUSTER_SHARES in states:
             states[CLUSTER_SHARES] = self._variables[CLUSTER_SHARES].numpy()
-        if algorithm.server_remembers:
+        if algorithm.server_has_memory:
             for name in self.model.copies.values():
                 states[f"{SERVER_STATE}/{name}"] = -updates[name]
         return states
 
     def _assign(self, algorithm: Algorithm, weights: Arrays, start: Arrays, client: Client) -> None:
-        """Makes states of what was before the phases and after the last one."""
+        """Assigns states by the values before the phases and after the last one."""
         phase = algorithm.last_phase
         passes = int(phase.epochs if phase.passes is None else phase.passes)
         steps = len(self._batches(client, phase.data)) * passes
         steps = steps if phase.max_steps is None else min(steps, phase.max_steps)
-        made = {}
+        assigned = {}
         for one in algorithm.assignments if steps else ():
             for variable in self.model.global_variables:
-                source, name = variable.name, variable.name
-                own = {"personal": f"{COPY}/{name}", "server": f"{SERVER_STATE}/{name}"}
-                if own["personal"] not in start:
+                name = variable.name
+                states = {"personal": f"{COPY}/{name}", "server": f"{SERVER_STATE}/{name}"}
+                if states["personal"] not in start:
                     continue
-                now = self._variables[source].numpy()
-                found = {"sent": weights[source], "shared": now, "personal": start[own["personal"]]}
-                found["server"] = weights.get(own["server"])
+                now, copy = self._variables[name].numpy(), start[states["personal"]]
+                values = {"sent": weights[name], "shared": now, "personal": copy}
+                values["server"] = weights.get(states["server"])
                 if "slope" in one.terms:
                     state = _optimizer_of(phase, variable).initialize({})
                     rate = np.asarray(state["learning_rate"])
-                    found["slope"] = (weights[source] - now) / (steps * rate)
-                terms = [factor * found[term] for term, factor in one.terms.items()]
-                made[own[one.of]] = sum(terms)
-        for name, value in made.items():
+                    values["slope"] = (weights[name] - now) / (steps * rate)
+                terms = [factor * values[term] for term, factor in one.terms.items()]
+                assigned[states[one.of]] = sum(terms)
+        for name, value in assigned.items():
             self._variables[name].assign(value)
 
     def _local_values(self) -> dict[str, np.ndarray]:
@@ -236,10 +236,10 @@ class Reference(PlainModel):
         noise: tf.Tensor,
         sent: Arrays,
     ) -> dict[str, np.ndarray]:
-        """Takes a phase's steps, and sums metrics, each batch's before its step.
+        """Takes a phase's steps, and sums the metrics of each batch before its step.
 
-        `steps` are the batches of all passes, and `ahead` those to look ahead on; `sent` is what
-        each personal copy is pulled to.
+        `steps` has the batches of all passes, and `ahead` those of looking ahead; `sent` has the
+        anchors of personal copies.
         """
         moving = [v for v in self.model.variables if phase.moves(v)]
         optimizers = {v.name: _optimizer_of(phase, v) for v in moving}
@@ -281,26 +281,26 @@ class Reference(PlainModel):
     def _blend(
         self, phase: BlendPhase, steps: Sequence[Client], noise: tf.Tensor, sent: Arrays
     ) -> None:
-        """Takes steps of how far copies go to what was sent; then they go."""
-        found = {name: self._variables[name].numpy() for name in sent}
-        ways = {name: sent[name] - value for name, value in found.items()}
+        """Steps the shares of copies' ways to the sent values, then moves copies by them."""
+        copies = {name: self._variables[name].numpy() for name in sent}
+        ways = {name: sent[name] - value for name, value in copies.items()}
         shares = {name: self._variables[name.replace(COPY, BLEND, 1)] for name in sent}
         steps = steps[: phase.max_steps]
 
-        def go() -> None:
-            for name, value in found.items():
+        def move_copies() -> None:
+            for name, value in copies.items():
                 self._variables[name].assign(value + shares[name].numpy() * ways[name])
 
         for number, batch in enumerate(steps):
-            go()
-            slopes, _ = self._gradients(tuple(found), batch, fold(noise, number))
+            move_copies()
+            slopes, _ = self._gradients(tuple(copies), batch, fold(noise, number))
             for name, share in shares.items():
                 moved = share.numpy() - phase.rate * slopes[name].numpy() * ways[name]
                 share.assign(np.clip(moved, 0.0, 1.0))
         if steps:
-            go()
+            move_copies()
 
-    def _choose(self, phase: ChoicePhase, batches: Sequence[Client]) -> None:
+    def _choose_cluster(self, phase: ChoicePhase, batches: Sequence[Client]) -> None:
         """Chooses the cluster of the least loss."""
         if not batches:
             return
@@ -312,26 +312,26 @@ class Reference(PlainModel):
         for name in {CLUSTER, CLUSTER_SHARES} & self._variables.keys():
             self._variables[name].assign(chosen)
 
-    def _weigh(self, phase: ChoicePhase, batches: Sequence[Client]) -> None:
-        """Weighs the clusters by how likely each has made the labels, on average."""
+    def _weight_clusters(self, phase: ChoicePhase, batches: Sequence[Client]) -> None:
+        """Weights the clusters by the mean probability that each has made a label."""
         weights = self._variables[CLUSTER]
         for _ in range(phase.epochs if batches else 0):
-            told, count = np.zeros(phase.clusters), 0.0
+            slopes, count = np.zeros(phase.clusters), 0.0
             for batch in batches:
                 labels, (outputs, _) = (
                     tf.constant(batch.labels),
-                    self.outputs(batch),
+                    self.cluster_outputs(batch),
                 )
                 with tf.GradientTape() as tape:
-                    output = self.mixed(outputs, tf.convert_to_tensor(weights))
+                    output = self.mix_outputs(outputs, tf.convert_to_tensor(weights))
                     loss = tf.reduce_sum(self.model.example_losses(labels, output))
-                told = told - tape.gradient(loss, weights).numpy()
+                slopes = slopes - tape.gradient(loss, weights).numpy()
                 count += float(tf.reduce_sum(self.model.example_weights(labels)))
             if count:
-                weights.assign(weights * (1.0 + told / count))
+                weights.assign(weights * (1.0 + slopes / count))
 
     def _look_ahead(self, ahead: LookAhead, now: Arrays, batch: Client, noise: tf.Tensor) -> None:
-        """Takes the steps that precede one of a phase, and leaves the variables where they lead."""
+        """Takes the look-ahead steps before a step of a phase, from the variables' values."""
         optimizer = as_tff_optimizer(ahead.optimizer)
         states = {
             name: optimizer.initialize({name: tf.TensorSpec(value.shape, value.dtype)})
@@ -355,18 +355,18 @@ class Reference(PlainModel):
 
 
 def _optimizer_of(phase: GradientPhase, variable: VariableSpec):
-    named = variable.first_name(phase.optimizers)
-    if named is None and variable.is_local and "local" in phase.optimizers:
-        named = "local"
-    return as_tff_optimizer(phase.optimizer if named is None else phase.optimizers[named])
+    key = variable.first_name(phase.optimizers)
+    if key is None and variable.is_local and "local" in phase.optimizers:
+        key = "local"
+    return as_tff_optimizer(phase.optimizer if key is None else phase.optimizers[key])
 
 
 def _are_finite(values: Arrays) -> bool:
     return all(np.isfinite(value).all() for value in values.values())
 
 
-def _held(changes: dict[str, np.ndarray], bound: float | None) -> dict[str, np.ndarray]:
-    """Scales changes, all variables together, down to a norm."""
+def _clip(changes: dict[str, np.ndarray], bound: float | None) -> dict[str, np.ndarray]:
+    """Scales changes down to a norm, taken over all variables."""
     if bound is None:
         return changes
     norm = np.sqrt(sum(np.sum(np.square(c, dtype=np.float64)) for c in changes.values()))
@@ -374,7 +374,7 @@ def _held(changes: dict[str, np.ndarray], bound: float | None) -> dict[str, np.n
 
 
 def _fingerprint(client: Client) -> int:
-    """Returns the number from which a client's draws follow: the sum of all its columns' bits."""
+    """Returns the seed of a client's random numbers: the sum of all its columns' bits."""
     columns = [np.ascontiguousarray(c) for c in (*client.features.values(), client.labels)]
     words = [c.view(np.int32) if c.dtype.itemsize == 4 else c.astype(np.int32) for c in columns]
     return _wrap(sum(int(w.astype(np.int64).sum()) for w in words))

@@ -1,4 +1,4 @@
-"""What is audited: a process, its model and algorithm, and a few clients to try it with."""
+"""The subject of an audit: a process, its model and algorithm, and clients to try it with."""
 
 from __future__ import annotations
 
@@ -20,36 +20,42 @@ from fedpersonal.model.partition import PartitionedModel
 
 
 class Traffic(NamedTuple):
-    """What crossed in a call.
+    """The values that crossed the boundary in a call.
 
     Attributes:
         members: For each member of CLIENTS, or for the server alone, the value of each of
-            `Tap.crossings`.
-        result: What the computation returns, or None.
+            `Recorder.crossings`.
+        result: The computation's result, or None.
     """
 
     members: list[list[np.ndarray]]
     result: Any
 
 
-class Tap:
-    """Runs a computation and tells what it broadcasts, or what each member sends.
+class Recorder:
+    """Runs a computation and records the values that it broadcasts, or that each member sends.
 
-    The values are the arguments of the intrinsics themselves, of the computation as it runs; what
-    is not asked for is not computed.
+    The values are arguments of intrinsics while the computation runs. Results that are not needed
+    are not computed.
 
     Attributes:
-        crossings: What crosses in that direction.
+        crossings: The recorded crossings, all of one direction.
     """
 
     def __init__(self, computation: tff.Computation, direction: str, *, with_result: bool = False):
-        """Takes a computation that has arguments, and `broadcast` or `aggregate`."""
+        """Prepares to record a computation with arguments.
+
+        Args:
+            computation: The computation.
+            direction: The recorded direction: `broadcast` or `aggregate`.
+            with_result: Whether to return the computation's result, too.
+        """
         root = tff.to_call_dominant(computation.to_building_block())
         assert isinstance(root, tff.Lambda)
         body = root.result
         calls = body.locals if isinstance(body, tff.Block) else []
         self.crossings: list[Crossing] = []
-        tapped: list[tff.ComputationBuildingBlock] = []
+        recorded: list[tff.ComputationBuildingBlock] = []
         for _, call in calls:
             intrinsic = call.function if isinstance(call, tff.Call) else None
             if isinstance(intrinsic, tff.Intrinsic):
@@ -57,26 +63,26 @@ class Tap:
                 for part in sent_parts(argument.type_signature, intrinsic.type_signature):
                     if part.direction == direction:
                         self.crossings += crossings_of(part)
-                        tapped.append(functools.reduce(_select, part.place, argument))
+                        recorded.append(functools.reduce(_select, part.place, argument))
         self._with_result = with_result
-        wanted = ([body.result] if isinstance(body, tff.Block) else [body]) * with_result
-        result = tff.Struct([*wanted, *tapped])
+        body_result = ([body.result] if isinstance(body, tff.Block) else [body]) * with_result
+        result = tff.Struct([*body_result, *recorded])
         block = tff.Lambda(root.parameter_name, root.parameter_type, tff.Block(calls, result))
         # A building block has lost the Python types of its argument and its result.
-        own_type = computation.type_signature
-        results = [*[own_type.result] * with_result, *(part.type_signature for part in tapped)]
-        self._computation = tff.computation_of(
-            tff.to_proto(block), tff.FunctionType(own_type.parameter, tff.to_type(tuple(results)))
+        signature = computation.type_signature
+        results = [*[signature.result] * with_result, *(part.type_signature for part in recorded)]
+        self._computation = tff.computation_from_proto(
+            tff.to_proto(block), tff.FunctionType(signature.parameter, tff.to_type(tuple(results)))
         )
 
     def __call__(self, *arguments: Any) -> Traffic:
         """Runs the computation."""
         if not self.crossings and not self._with_result:
             return Traffic([[]], None)
-        found = list(self._computation(*arguments))
-        result = found.pop(0) if self._with_result else None
-        # What is the same for all members comes as one value.
-        columns = [value if isinstance(value, list) else [value] for value in found]
+        results = list(self._computation(*arguments))
+        result = results.pop(0) if self._with_result else None
+        # A value that all members share comes once.
+        columns = [value if isinstance(value, list) else [value] for value in results]
         count = max(map(len, columns), default=0)
         members = zip(*(column * (count // len(column)) for column in columns))
         return Traffic(
@@ -101,17 +107,17 @@ _BATCHES = 6
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """What is audited.
+    """An audited process, with clients to try it with.
 
     Attributes:
         model: The partitioned model.
-        algorithm: What a client does in a round.
-        process: The process that runs.
+        algorithm: The clients' algorithm.
+        process: The audited process.
         build: Builds the process of a model, by the same algorithm and execution, with the
             weighted mean as aggregator.
         execution: How the process executes cohorts.
         clients: The clients of a round; the first has the most examples.
-        seed: What the process' draws follow from.
+        seed: The seed of the process' random numbers.
         has_aggregator: Whether the process has another aggregator than the weighted mean.
     """
 
@@ -125,14 +131,16 @@ class Subject:
     has_aggregator: bool = False
 
     @classmethod
-    def of(cls, *, clients: ClientDataset, execution: Execution, **parts: Any) -> Subject:
-        """Makes one of a round's clients, of whose examples some batches are taken."""
+    def from_clients(
+        cls, *, clients: ClientDataset, execution: Execution, **attributes: Any
+    ) -> Subject:
+        """Returns a subject with the first batches of a round's clients."""
         clients = clients.head(_BATCHES * execution.batch_size)
         order = np.argsort(-clients.counts, kind="stable")
-        return cls(clients=clients.subset(order), execution=execution, **parts)
+        return cls(clients=clients.subset(order), execution=execution, **attributes)
 
     def examples(self, place: int, clients: ClientDataset | None = None) -> Client:
-        """Returns a client's examples as the model takes them, one of other clients if given."""
+        """Returns a client's examples in the model's types, by default of the subject's clients."""
         clients = clients or self.clients
         features, labels = clients.client(place)
         specs = self.model.input_spec.items()
@@ -151,13 +159,13 @@ class Subject:
         order: np.ndarray | None = None,
         round_number: int = 0,
     ) -> list[Any]:
-        """Returns a cohort of one client as the process takes it.
+        """Returns a cohort of one client as an argument of the process.
 
         Args:
-            place: Which client.
-            local: What it has kept, or None for nothing, where clients keep local variables.
-            labels: Others than its own.
-            order: Which of its examples' inputs each example has, (n,); None for its own.
+            place: The client's index.
+            local: The local variables that it has kept, or None.
+            labels: Labels in place of its labels.
+            order: The example whose inputs each example gets, (n,); None for no change.
             round_number: The number of rounds before.
         """
         client = self.clients.subset([place])
@@ -171,7 +179,7 @@ class Subject:
     def cohort(
         self, clients: ClientDataset, local: list[Arrays | None], *, round_number: int = 0
     ) -> list[Any]:
-        """Returns a cohort of some clients, with what they have kept, as the process takes it."""
+        """Returns a cohort, with clients' kept local variables, as an argument of the process."""
         cohort = make_cohort(
             self.model,
             clients,
@@ -182,11 +190,11 @@ class Subject:
         )
         if not self.algorithm.keeps:
             return cohort.examples
-        nothing = {v.name: np.zeros(v.shape, np.float32) for v in self.model.local_variables}
-        kept = [nothing if own is None else own for own in local]
-        known = np.array([own is not None for own in local])
+        zeros = {v.name: np.zeros(v.shape, np.float32) for v in self.model.local_variables}
+        kept = [zeros if values is None else values for values in local]
+        has_kept = np.array([values is not None for values in local])
         return cohort.with_local_state(
-            known, {name: np.stack([own[name] for own in kept]) for name in nothing}
+            has_kept, {name: np.stack([values[name] for values in kept]) for name in zeros}
         )
 
 
@@ -195,9 +203,9 @@ class Round(NamedTuple):
 
     Attributes:
         number: The number of rounds before.
-        state: The server's state before it.
-        local: What the client had kept, or None.
-        traffic: What it sent, and what came of it.
+        state: The server's state before the round.
+        local: The local variables that the client had kept, or None.
+        traffic: The values that the client sent, and the round's result.
     """
 
     number: int
@@ -212,15 +220,17 @@ class Round(NamedTuple):
         return {name: np.asarray(value) for name, value in weights.items()}
 
 
-def run_rounds_of_one(subject: Subject, process: Process, rounds: int) -> tuple[Tap, list[Round]]:
-    """Runs rounds of the first client alone, and keeps what it sends."""
-    tap, done = Tap(process.next, "aggregate", with_result=True), []
+def run_rounds_of_one(
+    subject: Subject, process: Process, rounds: int
+) -> tuple[Recorder, list[Round]]:
+    """Runs rounds of the first client alone, and records the values that it sends."""
+    recorder, done = Recorder(process.next, "aggregate", with_result=True), []
     state, local = process.initialize(), None
     for number in range(rounds):
-        traffic = tap(state, subject.argument(0, local, round_number=number))
+        traffic = recorder(state, subject.argument(0, local, round_number=number))
         done.append(Round(number, state, local, traffic))
         state = traffic.result.state
         if subject.algorithm.keeps:
             (kept,) = traffic.result.local
             local = {name: np.asarray(value)[0] for name, value in kept["values"].items()}
-    return tap, done
+    return recorder, done

@@ -1,1 +1,1 @@
-"""A client's round, as pure TensorFlow functions of a stack of clients."""
+"""Pure TensorFlow functions of a client's round, each on a stack of clients."""

@@ -1,4 +1,4 @@
-"""Which batch each client takes at a step, and what its model says of it."""
+"""The batch that each client takes at a step, and its model's output for that batch."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Schedule(NamedTuple):
     """The steps of a phase, for `C` clients.
 
     Attributes:
-        batches: int32 (S, C): each client's batch at each step, counted through passes that are
-            shuffled.
+        batches: int32 (S, C): each client's batch at each step; numbers run through passes if these
+            are shuffled.
         active: float32 (S, C): 1 where the client takes the step, 0 beyond its last one.
-        num_steps: int32: how many steps the client with the most takes, at most S.
-        num_examples: float32 (C,): examples that all its steps process.
+        num_steps: int32: the most steps that a client takes, at most S.
+        num_examples: float32 (C,): examples that all steps of a client process.
     """
 
     batches: tf.Tensor
@@ -49,8 +49,8 @@ def schedule_phase(phase: GradientPhase | BlendPhase | ChoicePhase, examples: Ex
     steps = (phase.epochs if phase.passes is None else phase.passes) * in_part
     if phase.max_steps is not None:
         steps = tf.minimum(steps, phase.max_steps)
-    # A bound that follows from shapes alone: XLA would compile again for each number of steps.
-    # XLA refuses to take a row of none, even in a loop that a phase of no steps never enters.
+    # The bound follows from shapes alone: XLA would compile again for each number of steps. It is
+    # at least 1: XLA cannot take a row of an empty tensor, even in a loop that is never entered.
     bound = max(phase.epochs, 1) * tf.shape(examples.mask)[1]
     if phase.max_steps is not None:
         bound = tf.minimum(bound, max(phase.max_steps, 1))
@@ -67,44 +67,45 @@ def schedule_phase(phase: GradientPhase | BlendPhase | ChoicePhase, examples: Ex
 
 
 class Batch(NamedTuple):
-    """One batch a client, of `T` ids a lookup.
+    """One batch of each client, with `T` ids of each lookup.
 
     Attributes:
         features: Input name to (C, B, ...).
         labels: (C, B, ...).
         mask: (C, B).
-        minis: Lookup table's variable name to (C, T, ...): the row of each id of the batch.
-        positions: Likewise to int32 (C, T): where those rows stand among the touched ones.
+        id_rows: Lookup table's variable name to (C, T, ...): the row of each id of the batch.
+        positions: Lookup table's variable name to int32 (C, T): the indices of those rows among
+            the touched ones.
     """
 
     features: dict[str, tf.Tensor]
     labels: tf.Tensor
     mask: tf.Tensor
-    minis: Values
+    id_rows: Values
     positions: dict[str, tf.Tensor]
 
 
 def take_batch(
     model: PartitionedModel, examples: Examples, index: tf.Tensor, values: ClientValues
 ) -> Batch:
-    """Takes batch `index[c]` of each client `c`, with the lookups' rows fetched for it."""
-    own = {k: v for k, v in examples.positions.items() if k in values.own}
+    """Takes batch `index[c]` of each client `c`, and fetches the lookups' rows for it."""
+    per_client = {k: v for k, v in examples.positions.items() if k in values.per_client}
     features, labels, mask, positions = examples.take(
-        (examples.features, examples.labels, examples.mask, own), index
+        (examples.features, examples.labels, examples.mask, per_client), index
     )
-    minis = fetch_rows(model, values.shared, values.own, features, positions)
+    id_rows = fetch_rows(model, values.shared, values.per_client, features, positions)
     flat = {k: tf.reshape(v, [tf.shape(v)[0], -1]) for k, v in positions.items()}
-    return Batch(features, labels, mask, minis, flat)
+    return Batch(features, labels, mask, id_rows, flat)
 
 
-class Outcome(NamedTuple):
-    """What a stack of clients' models say of a batch each.
+class BatchOutput(NamedTuple):
+    """Predictions and losses of a stack of clients' models, for one batch of each client.
 
     Attributes:
         predictions: (C, B, ...).
         losses: float32 (C, B), with the losses that the model adds.
-        weights: float32 (C, B): as how many each example counts, 0 for padding.
-        mixing: What depends on a batch's other examples.
+        weights: float32 (C, B): each example's weight in means, 0 for padding.
+        mixing: The parts of the model that depend on a batch's other examples.
     """
 
     predictions: tf.Tensor
@@ -115,13 +116,13 @@ class Outcome(NamedTuple):
 
 def predict_batch(
     model: PartitionedModel, values: ClientValues, batch: Batch, *, training: bool
-) -> Outcome:
+) -> BatchOutput:
     """Applies each client's model to its batch.
 
-    Of lookup tables the batch's rows are used instead of `values`, whose noise is that of the step.
+    Lookups use the batch's rows instead of the tables in `values`. The noise is that of the step.
     """
     predictions, added, mixing = apply_to_batch(model, values, batch, training=training)
-    losses, weights = _of_examples(
+    losses, weights = _map_examples(
         lambda *pair: (model.example_losses(*pair), model.example_weights(pair[0])),
         batch,
         predictions,
@@ -129,23 +130,24 @@ def predict_batch(
     )
     for extra in added:
         losses += weights * (extra if extra.shape.rank == 2 else extra[:, tf.newaxis])
-    return Outcome(predictions, losses, tf.where(batch.mask > 0, weights, 0.0), mixing)
+    return BatchOutput(predictions, losses, tf.where(batch.mask > 0, weights, 0.0), mixing)
 
 
 def apply_to_batch(
     model: PartitionedModel, values: ClientValues, batch: Batch, *, training: bool
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...], Mixing]:
-    """Returns what each client's model makes of its batch, without judging it.
+    """Applies each client's model to its batch, without the loss and metrics.
 
-    That is the output, (C, B, ...); the losses that the model adds, each (C, B) or (C,); and what
-    depends on a batch's other examples.
+    Returns:
+        The output, (C, B, ...); the losses that the model adds, each (C, B) or (C,); and the parts
+        of the model that depend on a batch's other examples.
     """
-    own = {**_without(values.own, model.tables), **batch.minis}
-    shared = _without(values.shared, own)
-    # What is equal for all clients stays out of the vectorised arguments.
+    per_client = {**_without(values.per_client, model.tables), **batch.id_rows}
+    shared = _without(values.shared, per_client)
+    # Values that are equal for all clients stay out of the vectorised arguments.
     counted = {k: v[0] for k, v in count_ids(model, batch.features).items()}
     features = _without(batch.features, counted)
-    if not own and not features:
+    if not per_client and not features:
         raise ValueError("a model needs a local variable, a moving variable or an input.")
     noise = (values.noise,) if training and values.noise is not None else ()
     shape = tf.shape(batch.mask)
@@ -164,11 +166,11 @@ def apply_to_batch(
 
     mixing = find_mixing(model.base, training=training)
     if mixing.rows:
-        # Some of the ids that count are then missing.
+        # Real examples are a subset of a batch's, so ids no longer count 0, 1, 2...
         every = {k: tile_clients(v, shape[0]) for k, v in counted.items()}
         predictions, added, notes = over_real_examples(
             lambda element, examples: client_output(*element, *examples),
-            (own, noise),
+            (per_client, noise),
             ({**features, **every}, tile_clients(places, shape[0])),
             batch.mask,
         )
@@ -177,12 +179,12 @@ def apply_to_batch(
             lambda element: client_output(
                 element[0], element[1], {**element[2], **counted}, places, rows_in_order=True
             ),
-            (own, noise, features),
+            (per_client, noise, features),
         )
     return with_notes(predictions, notes), added, mixing
 
 
-def _of_examples(
+def _map_examples(
     fn: Callable[[tf.Tensor, tf.Tensor], Any],
     batch: Batch,
     predictions: tf.Tensor,
@@ -192,12 +194,12 @@ def _of_examples(
     notes = notes_of(predictions)
     if mixing.rows or mixing.functions:
         return over_real_examples(
-            lambda _, own: fn(own[0], with_notes(*own[1:])),
+            lambda _, columns: fn(columns[0], with_notes(*columns[1:])),
             (),
             (batch.labels, predictions, notes),
             batch.mask,
         )
-    # Example by example: all clients' at once.
+    # Examples do not affect each other: those of all clients are mapped at once.
     shape = tf.shape(batch.mask)
     flat = {name: join_axes(note, 2) for name, note in notes.items()}
     results = fn(join_axes(batch.labels, 2), with_notes(join_axes(predictions, 2), flat))
@@ -207,14 +209,14 @@ def _of_examples(
 
 
 def batch_metric_sums(
-    model: PartitionedModel, batch: Batch, outcome: Outcome
+    model: PartitionedModel, batch: Batch, output: BatchOutput
 ) -> dict[str, tf.Tensor]:
     """Sums values and weights of the loss and of every metric: name to float32 (C, 2)."""
-    pairs = _of_examples(
-        lambda *pair: example_values(model, *pair), batch, outcome.predictions, outcome.mixing
+    pairs = _map_examples(
+        lambda *pair: example_values(model, *pair), batch, output.predictions, output.mixing
     )
-    pairs["loss"] = tf.stack([outcome.losses, outcome.weights], axis=-1)
-    # Not a product with the mask: what padding predicts may be anything, even NaN.
+    pairs["loss"] = tf.stack([output.losses, output.weights], axis=-1)
+    # Not a product with the mask: the prediction for padding may be anything, even NaN.
     real = batch.mask[..., tf.newaxis] > 0
     return {k: tf.reduce_sum(tf.where(real, pair, 0.0), 1) for k, pair in pairs.items()}
 
@@ -228,7 +230,7 @@ def example_values(
 
 
 def zero_sums(model: PartitionedModel, num_clients: int | tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns metric sums of nothing."""
+    """Returns metric sums over no examples: name to zeros, float32 (C, 2)."""
     names = ["loss", *(metric.name for metric in model.metrics)]
     return {name: tf.zeros([num_clients, 2]) for name in names}
 

@@ -1,4 +1,4 @@
-"""Which of the server's models each client takes, or how much it weighs each of them."""
+"""Each client's choice between the server's models, or its weights of them."""
 
 from __future__ import annotations
 
@@ -21,56 +21,59 @@ from fedpersonal.model.names import CLUSTER, CLUSTER_SHARES
 from fedpersonal.model.partition import PartitionedModel
 
 
-def choose(
+def choose_clusters(
     model: PartitionedModel, phase: ChoicePhase, values: ClientValues, examples: Examples
 ) -> ClientValues:
-    """Has each client choose the cluster of the least loss on its data, or weigh all of them."""
+    """Has each client choose the cluster of the least loss on its data, or weight all clusters."""
     if phase.mixes:
-        return _weigh(model, phase, values, examples)
+        return _weight_clusters(model, phase, values, examples)
     schedule, clients = schedule_phase(phase, examples), count_clients(examples)
 
     def add(number: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         step, cluster = number // phase.clusters, number % phase.clusters
         one = tile_clients(tf.one_hot(cluster, phase.clusters), clients)
         batch = take_batch(model, examples, schedule.batches[step], values)
-        tried = values._replace(own={**values.own, CLUSTER: one})
-        outcome = predict_batch(model, tried, batch, training=False)
+        tried = values._replace(per_client={**values.per_client, CLUSTER: one})
+        output = predict_batch(model, tried, batch, training=False)
         is_real = batch.mask * schedule.active[step][:, tf.newaxis] > 0
-        of_batch = tf.reduce_sum(tf.where(is_real, outcome.losses, 0.0), 1, keepdims=True)
-        return number + 1, losses + tf.where(one > 0, of_batch, 0.0)
+        batch_loss = tf.reduce_sum(tf.where(is_real, output.losses, 0.0), 1, keepdims=True)
+        return number + 1, losses + tf.where(one > 0, batch_loss, 0.0)
 
     _, losses = tf.while_loop(
         lambda number, _: number < schedule.num_steps * phase.clusters,
         add,
-        (0, tf.zeros_like(values.own[CLUSTER])),
+        (0, tf.zeros_like(values.per_client[CLUSTER])),
         parallel_iterations=1,
     )
-    return choose_least(phase, values, examples, losses)
+    return choose_least_loss(phase, values, examples, losses)
 
 
-def choose_least(
+def choose_least_loss(
     phase: ChoicePhase, values: ClientValues, examples: Examples, losses: tf.Tensor
 ) -> ClientValues:
-    """Has each client choose the cluster of the least loss, (C, clusters), the first of equals."""
+    """Has each client choose the cluster of the least of its `losses`, (C, clusters).
+
+    Of equal losses, the first cluster wins.
+    """
     losses = tf.where(tf.math.is_nan(losses), np.inf, losses)
     chosen = tf.one_hot(tf.argmin(losses, 1), phase.clusters)
-    # A client without examples stays where it is.
+    # A client without examples keeps its cluster.
     has_examples = tf.reduce_any(phase_mask(phase.data, examples) > 0, [1, 2])
-    chosen = where_client(has_examples, chosen, values.own[CLUSTER])
-    told = {CLUSTER_SHARES: chosen} if phase.mean_over == "cluster" else {}
-    return values._replace(own={**values.own, **told, CLUSTER: chosen})
+    chosen = where_client(has_examples, chosen, values.per_client[CLUSTER])
+    sent = {CLUSTER_SHARES: chosen} if phase.mean_over == "cluster" else {}
+    return values._replace(per_client={**values.per_client, **sent, CLUSTER: chosen})
 
 
-def _weigh(
+def _weight_clusters(
     model: PartitionedModel, phase: ChoicePhase, values: ClientValues, examples: Examples
 ) -> ClientValues:
-    """Has each client weigh the clusters by how likely each makes its labels.
+    """Has each client weight the clusters by the likelihood that each gives its labels.
 
-    With a loss of -log(sum over k of w_k * p_k), w_k * p_k / sum is how likely it is that cluster k
-    made a label, and the next w_k is the mean of that. It is w_k * (1 - the mean loss' derivative
-    by w_k) where weights are divided by their sum, which is 1: the loss need not be taken apart.
+    With a loss of -log(sum over k of w_k * p_k), w_k * p_k / sum is the probability that cluster k
+    made a label, and the next w_k is the mean of it. Since weights are divided by their sum, which
+    is 1, this mean is w_k * (1 - the mean loss' derivative by w_k): no p_k is needed.
     """
-    schedule, weights = schedule_phase(phase, examples), values.own[CLUSTER]
+    schedule, weights = schedule_phase(phase, examples), values.per_client[CLUSTER]
     in_pass = count_batches(phase.data, count_client_batches(examples))
 
     def add(
@@ -80,11 +83,11 @@ def _weigh(
         is_real = batch.mask * schedule.active[number][:, tf.newaxis] > 0
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            tried = values._replace(own={**values.own, CLUSTER: weights})
-            outcome = predict_batch(model, tried, batch, training=False)
-            total = tf.reduce_sum(tf.where(is_real, outcome.losses, 0.0))
+            tried = values._replace(per_client={**values.per_client, CLUSTER: weights})
+            output = predict_batch(model, tried, batch, training=False)
+            total = tf.reduce_sum(tf.where(is_real, output.losses, 0.0))
         slopes += tape.gradient(total, weights)
-        counts += tf.reduce_sum(tf.where(is_real, outcome.weights, 0.0), 1, keepdims=True)
+        counts += tf.reduce_sum(tf.where(is_real, output.weights, 0.0), 1, keepdims=True)
         ends = tf.equal((number + 1) % tf.maximum(in_pass, 1), 0)[:, tf.newaxis]
         moved = tf.maximum(weights * (1.0 - tf.math.divide_no_nan(slopes, counts)), 0.0)
         whole = tf.reduce_sum(moved, 1, keepdims=True)
@@ -96,4 +99,4 @@ def _weigh(
     _, weights, *_ = tf.while_loop(
         lambda number, *_: number < schedule.num_steps, add, start, parallel_iterations=1
     )
-    return values._replace(own={**values.own, CLUSTER: weights})
+    return values._replace(per_client={**values.per_client, CLUSTER: weights})

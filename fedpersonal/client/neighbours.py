@@ -1,7 +1,7 @@
-"""What a client predicts by the examples of its own that are nearest, beside the model.
+"""Predictions that mix the model's with the labels of a client's nearest examples.
 
-A client remembers what the head is called with, of each example or place of a sequence, and the
-label. Both are values of its own, as variables are, and its model then says what they make likely.
+A client remembers the head's inputs and the label of each example, or of each place of a sequence.
+This memory is among the client's values, as variables are. Predictions search it for neighbours.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from fedpersonal.client.batches import apply_to_batch, take_batch
 from fedpersonal.client.values import ClientValues, Examples, join_axes, phase_mask
 from fedpersonal.errors import UserError
 from fedpersonal.methods.phases import NeighboursPhase, Phase
-from fedpersonal.model.classes import as_output, check_classes, log_likely, log_of
+from fedpersonal.model.classes import as_output, check_classes, log_probabilities, safe_log
 from fedpersonal.model.keras import keras, record_inputs
 from fedpersonal.model.names import MEMORY
 from fedpersonal.model.partition import PartitionedModel
 
 _INPUTS, _LABELS, _REAL = (f"{MEMORY}/{part}" for part in ("inputs", "labels", "real"))
-# Farther than any example, and still a number.
+# A distance beyond that of any example, but finite.
 _FAR = 1e30
 
 
-def remember(
+def store_memory(
     model: PartitionedModel, phase: NeighboursPhase, values: ClientValues, examples: Examples
 ) -> ClientValues:
-    """Returns values with what clients remember of their examples, (C, n, ...)."""
+    """Returns values with clients' memories of their examples, (C, n, ...)."""
     shape = tf.shape(examples.mask)
 
     def in_one_batch(tensor: tf.Tensor) -> tf.Tensor:
-        """(C, N, B, ...) to (C, 1, N * B, ...)."""
+        """Joins batches: (C, N, B, ...) to (C, 1, N * B, ...)."""
         outer = [shape[0], 1, shape[1] * shape[2]]
         return tf.reshape(tensor, tf.concat([outer, tf.shape(tensor)[3:]], 0))
 
@@ -42,7 +42,9 @@ def remember(
         labels=in_one_batch(examples.labels),
         mask=in_one_batch(phase_mask(phase.data, examples)),
         rows=examples.rows,
-        positions={k: in_one_batch(v) for k, v in examples.positions.items() if k in values.own},
+        positions={
+            k: in_one_batch(v) for k, v in examples.positions.items() if k in values.per_client
+        },
     )
     batch = take_batch(model, whole, tf.zeros(shape[:1], tf.int32), values)
     view = _HeadInputs(model.personal, phase)
@@ -57,28 +59,28 @@ def remember(
             real = tf.where(tf.reshape(is_real, tf.shape(real)), real, 0.0)
 
     def padded(tensor: tf.Tensor, tail: Sequence[int | None]) -> tf.Tensor:
-        """Makes one axis of examples and places, with room for all neighbours."""
+        """Joins the axes of examples and places, and pads for the number of neighbours."""
         tensor = tf.reshape(tensor, [shape[0], -1, *tail])
         tensor = tf.pad(tensor, [[0, 0], [0, phase.neighbours], *([0, 0] for _ in tail)])
         return tf.ensure_shape(tensor, [examples.mask.shape[0], None, *tail])
 
-    # What padding is called with may be anything, even NaN.
+    # The head's inputs for padding may be anything, even NaN.
     inputs = tf.where(real[..., tf.newaxis] > 0, inputs, 0.0)
     memory = {
         _INPUTS: padded(inputs, [inputs.shape[-1]]),
         _LABELS: padded(tf.cast(batch.labels, tf.int32), []),
         _REAL: padded(real, []),
     }
-    return values._replace(own={**values.own, **memory})
+    return values._replace(per_client={**values.per_client, **memory})
 
 
-def remembers(values: Mapping[str, Any]) -> bool:
-    """Tells whether a client's values have what it remembers among them."""
+def has_memory(values: Mapping[str, Any]) -> bool:
+    """Returns whether a client's values include a memory."""
     return _INPUTS in values
 
 
-def predicting(model: PartitionedModel, phases: Sequence[Phase]) -> PartitionedModel:
-    """Returns a model as a client predicts with it after phases."""
+def make_predictor(model: PartitionedModel, phases: Sequence[Phase]) -> PartitionedModel:
+    """Returns the model with which a client predicts after phases."""
     last = phases[-1] if phases else None
     if isinstance(last, NeighboursPhase):
         return _NeighboursModel(model.personal, last)
@@ -86,18 +88,18 @@ def predicting(model: PartitionedModel, phases: Sequence[Phase]) -> PartitionedM
 
 
 class _NeighboursModel(PartitionedModel):
-    """A model that says what it makes likely together with what its client remembers.
+    """A model whose predictions are mixed with those of its client's memory.
 
     Attributes:
-        places: How many axes labels have beside that of examples: 1 for sequences.
+        places: The number of axes of labels after that of examples: 1 for sequences.
     """
 
     def __init__(self, model: PartitionedModel, phase: NeighboursPhase):
         if model.mixes:
-            raise UserError("neighbours are for one model; this one's clients mix several.")
+            raise UserError("neighbours need a single model; this model's clients mix several.")
         self.__dict__.update(vars(model))
         self._whole, self._phase = model, phase
-        self._seen: list[Any] = []
+        self._head_inputs: list[Any] = []
         self.places = model.label_spec.shape.rank - 1
 
     @property
@@ -105,65 +107,66 @@ class _NeighboursModel(PartitionedModel):
         """As of `PartitionedModel`."""
         return self._whole.base
 
-    def applied(self, values: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+    def as_keras_values(self, values: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """As of `PartitionedModel`."""
-        return self._whole.applied(values)
+        return self._whole.as_keras_values(values)
 
     def build(self) -> keras.Model:
-        """Returns a new Keras model whose head writes down what it is called with."""
+        """Returns a new Keras model whose head records its inputs."""
         built = self._whole.build()
-        self._seen = record_inputs(built, self._phase.head[0].rpartition("/")[2])
+        self._head_inputs = record_inputs(built, self._phase.head[0].rpartition("/")[2])
         return built
 
     def predict(
         self, values: Mapping[str, tf.Tensor], features: Mapping[str, tf.Tensor], **options: Any
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """As of `PartitionedModel`; without a memory among the values, what the model says."""
+        """Predicts as `PartitionedModel` does; mixes in a memory if it is among the values."""
         output, added = super().predict(values, features, **options)
-        return (self._mixed(values, output) if remembers(values) else output), added
+        return (self._mixed(values, output) if has_memory(values) else output), added
 
     def _inputs(self, output: tf.Tensor) -> tf.Tensor:
-        """Returns what the head has been called with for an output, (batch, ..., size)."""
+        """Returns the head's inputs for an output, (batch, ..., size)."""
         rank, size = self.places + 1, None
-        if len(self._seen) == 1 and tf.is_tensor(self._seen[0]):
-            size = self._seen[0].shape[rank:].num_elements()
+        if len(self._head_inputs) == 1 and tf.is_tensor(self._head_inputs[0]):
+            size = self._head_inputs[0].shape[rank:].num_elements()
         if size is None:
             raise UserError(
-                f"neighbours are looked for among what {self._phase.head[0]!r} is called with; it "
-                "must be a layer that the model calls once, with one tensor of a known size."
+                f"neighbours are searched among the inputs of {self._phase.head[0]!r}; it must be "
+                "a layer that the model calls once, with one tensor of static size."
             )
         check_classes(output, self.label_spec, "neighbours")
-        (inputs,) = self._seen
+        (inputs,) = self._head_inputs
         return tf.reshape(inputs, tf.concat([tf.shape(inputs)[:rank], [size]], 0))
 
     def _mixed(self, values: Mapping[str, tf.Tensor], output: tf.Tensor) -> tf.Tensor:
-        """Returns the output that neighbours have a part in: logits, unless the model's are not."""
+        """Mixes the output with the neighbours' labels; returns logits if the model does."""
         phase, inputs = self._phase, self._inputs(output)
-        says = tf.exp(log_likely(output))
-        asked, known = tf.reshape(inputs, [-1, inputs.shape[-1]]), values[_INPUTS]
-        of_asked, of_known = (tf.reduce_sum(tf.square(t), 1) for t in (asked, known))
-        apart = of_asked[:, tf.newaxis] + of_known - 2.0 * tf.matmul(asked, known, transpose_b=True)
-        apart = tf.maximum(apart, 0.0) / (phase.scale * inputs.shape[-1])
-        apart = tf.where(values[_REAL] > 0, apart, _FAR)
-        places = _find_least(apart, phase.neighbours)
+        model_shares = tf.exp(log_probabilities(output))
+        queries, memory = tf.reshape(inputs, [-1, inputs.shape[-1]]), values[_INPUTS]
+        norms, memory_norms = (tf.reduce_sum(tf.square(t), 1) for t in (queries, memory))
+        products = tf.matmul(queries, memory, transpose_b=True)
+        distances = norms[:, tf.newaxis] + memory_norms - 2.0 * products
+        distances = tf.maximum(distances, 0.0) / (phase.scale * inputs.shape[-1])
+        distances = tf.where(values[_REAL] > 0, distances, _FAR)
+        places = _find_least(distances, phase.neighbours)
         is_real = tf.gather(values[_REAL], places) > 0
-        closeness = -tf.gather(apart, places, batch_dims=1)
+        closeness = -tf.gather(distances, places, batch_dims=1)
         shares = tf.where(is_real, tf.nn.softmax(closeness), 0.0)
-        # Of each row of `says`, a segment a class.
-        rows = tf.range(tf.shape(says)[0])[:, tf.newaxis] * says.shape[1]
+        # Each row of `model_shares` has a segment for each class.
+        rows = tf.range(tf.shape(model_shares)[0])[:, tf.newaxis] * model_shares.shape[1]
         segments = rows + tf.gather(values[_LABELS], places)
         votes = tf.math.unsorted_segment_sum(
-            tf.reshape(shares, [-1]), tf.reshape(segments, [-1]), tf.size(says)
+            tf.reshape(shares, [-1]), tf.reshape(segments, [-1]), tf.size(model_shares)
         )
         weight = phase.weight * tf.reduce_max(values[_REAL])
-        mixed = weight * tf.reshape(votes, tf.shape(says)) + (1.0 - weight) * says
-        return as_output(log_of(mixed), output)
+        mixed = weight * tf.reshape(votes, tf.shape(model_shares)) + (1.0 - weight) * model_shares
+        return as_output(safe_log(mixed), output)
 
 
 def _find_least(numbers: tf.Tensor, count: int) -> tf.Tensor:
-    """Returns where the least numbers of each row are, the least first, int32 (rows, count).
+    """Returns the columns of each row's least numbers, the least first, int32 (rows, count).
 
-    One after the other: `tf.vectorized_map` knows no `tf.math.top_k`.
+    It searches one after another, since `tf.vectorized_map` does not support `tf.math.top_k`.
     """
     columns, order = tf.range(tf.shape(numbers)[1]), tf.range(count)
 
@@ -178,15 +181,15 @@ def _find_least(numbers: tf.Tensor, count: int) -> tf.Tensor:
 
 
 class _HeadInputs(_NeighboursModel):
-    """A model that ends where its head begins."""
+    """A model whose output is its head's inputs."""
 
     def as_labels(self, predictions: tf.Tensor) -> tf.Tensor:
-        """Leaves what the head is called with as it is."""
+        """Returns the head's inputs unchanged."""
         return predictions
 
     def predict(
         self, values: Mapping[str, tf.Tensor], features: Mapping[str, tf.Tensor], **options: Any
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Returns what the head is called with, (batch, ..., size)."""
+        """Returns the head's inputs, (batch, ..., size)."""
         output, _ = PartitionedModel.predict(self, values, features, **options)
         return self._inputs(output), []

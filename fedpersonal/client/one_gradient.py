@@ -1,8 +1,8 @@
-"""A round in which every client takes one step of plain SGD from the weights that all were sent.
+"""A round in which every client takes one step of plain SGD from the broadcast weights.
 
-The weighted sum of such updates is one gradient, of the clients' weighted losses: clients need no
-weights of their own, and all their examples can share matrix products. FedAvg and FURL with one
-local epoch and few examples a client are of this kind.
+The weighted sum of such updates is one gradient, of the clients' weighted losses. Clients then need
+no separate weights, and all their examples can share matrix products. FedAvg and FURL with one
+local epoch and few examples per client have such rounds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedpersonal.model.partition import PartitionedModel, Values
 
 
 def may_step_together(model: PartitionedModel, algorithm: Algorithm) -> bool:
-    """Tells whether single steps of an algorithm's clients can be one gradient."""
+    """Returns whether single steps of an algorithm's clients can be one gradient."""
     (phase, *others) = algorithm.phases
     return (
         not others
@@ -51,7 +51,7 @@ def may_step_together(model: PartitionedModel, algorithm: Algorithm) -> bool:
 
 
 def steps_once_a_batch(model: PartitionedModel, algorithm: Algorithm) -> bool:
-    """Tells whether clients of a batch each step together, with no rows of tables of their own."""
+    """Returns whether clients of one batch each step together, without per-client table rows."""
     if not may_step_together(model, algorithm):
         return False
     phase = algorithm.last_phase
@@ -69,14 +69,14 @@ def step_together(
     values: ClientValues,
     examples: Examples,
 ) -> tuple[collections.OrderedDict, Values]:
-    """Takes the one step of every client from some values; results are those of `train_and_sum`.
+    """Takes every client's one step from `values`; results are those of `train_and_sum`.
 
-    The algorithm must be one of which `may_step_together` is true, and `count_steps` of it 1.
+    `may_step_together` must be true of the algorithm, and its `count_steps` must be 1.
     """
     phase = algorithm.last_phase
     rates = {v.name: plain_sgd_rate(optimizer_of(phase, v)) for v in model.variables}
-    own = {k: v for k, v in examples.positions.items() if k in values.own}
-    pool = pool_examples(model, examples._replace(positions=own))
+    positions = {k: v for k, v in examples.positions.items() if k in values.per_client}
+    pool = pool_examples(model, examples._replace(positions=positions))
     batches, active, _, num_examples = schedule_phase(phase, examples)
     pool, rows = pool_batches(pool, examples, batches[0], active[0])
     rows = longest_first(model, pool, rows)
@@ -86,7 +86,7 @@ def step_together(
     slopes, metric_sums = _slopes(model, values, pool, rows, weights, totals)
     steps = {name: rates[name] * slope for name, slope in slopes.items()}
     updates = {v.name: steps[v.name] for v in model.global_variables}
-    start = {v.name: values.own[v.name] for v in model.local_variables}
+    start = {v.name: values.per_client[v.name] for v in model.local_variables}
     moved = {name: value - steps[name] for name, value in start.items()}
     moved = bound_local_values(algorithm, start, moved)
     metrics = {k: tf.reduce_sum(v, 0) for k, v in metric_sums.items()}
@@ -108,13 +108,16 @@ def _slopes(
     weights: tf.Tensor,
     totals: tf.Tensor,
 ) -> tuple[Values, dict[str, tf.Tensor]]:
-    """Differentiates the clients' mean losses, chunk by chunk; and sums metrics.
+    """Differentiates the clients' mean losses, chunk by chunk, and sums metrics.
 
-    Gradients are summed over clients, and weighted but for owned and local tables.
+    Gradients are summed over clients and weighted, except those of local tables and of tables with
+    a row per client.
     """
     dense = {k: v for k, v in values.shared.items() if k not in model.tables}
     tables = {
-        name: join_axes(values.own[name], 2) if name in values.own else values.shared[name]
+        name: join_axes(values.per_client[name], 2)
+        if name in values.per_client
+        else values.shared[name]
         for name in model.tables
     }
 
@@ -123,7 +126,7 @@ def _slopes(
         fetched, places = fetch_pool_rows(model, values, chosen)
         with tf.GradientTape() as tape:
             tape.watch((dense, fetched))
-            outcome = predict_pool(
+            output = predict_pool(
                 model,
                 dense,
                 fetched,
@@ -135,7 +138,7 @@ def _slopes(
             shares = tf.math.divide_no_nan(
                 tf.gather(weights, chosen.clients), tf.gather(totals, chosen.clients)
             )
-            total = tf.reduce_sum(outcome.losses * shares)
+            total = tf.reduce_sum(output.losses * shares)
         dense_slopes, row_slopes = tape.gradient(
             total, (dense, fetched), unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
@@ -143,19 +146,19 @@ def _slopes(
         for name, slope in row_slopes.items():
             feature = chosen.features[model.tables[name]]
             at[name] = places.get(name, tf.reshape(feature, [-1]))
-            if name in places or name in model.owned:
+            if name in places or name in model.server_rows_per_client:
                 slope = _unweighted(slope, feature, chosen.clients, weights)
             slopes[name] = slope
-        return dense_slopes, slopes, at, outcome.sums
+        return dense_slopes, slopes, at, output.sums
 
     def add(total: Any, part: Any) -> Any:
-        (dense, tables, sums), (dense_slopes, slopes, at, of_chunk) = total, part
-        # A table may have far more rows than a chunk looks up: only these are written.
+        (dense, tables, sums), (dense_slopes, slopes, at, chunk_sums) = total, part
+        # A table may have far more rows than a chunk looks up, so only the latter are written.
         tables = {k: tf.raw_ops.InplaceAdd(x=v, i=at[k], v=slopes[k]) for k, v in tables.items()}
-        dense, sums = tf.nest.map_structure(tf.add, (dense, sums), (dense_slopes, of_chunk))
+        dense, sums = tf.nest.map_structure(tf.add, (dense, sums), (dense_slopes, chunk_sums))
         return dense, tables, sums
 
-    # What is added to in place must be the loop's own, and no constant.
+    # In-place sums need a buffer that only the loop uses; it must not be a constant.
     zeros = {
         k: tf.raw_ops.Empty(shape=tf.shape(v), dtype=v.dtype, init=True) for k, v in tables.items()
     }
@@ -163,15 +166,15 @@ def _slopes(
     dense_slopes, table_slopes, sums = sum_over_chunks(
         model, pool, rows, chunk_slopes, (none, zeros, zero_sums(model, pool.num_clients)), add
     )
-    for name in table_slopes.keys() & values.own.keys():
-        table_slopes[name] = tf.reshape(table_slopes[name], tf.shape(values.own[name]))
+    for name in table_slopes.keys() & values.per_client.keys():
+        table_slopes[name] = tf.reshape(table_slopes[name], tf.shape(values.per_client[name]))
     return {**dense_slopes, **table_slopes}, sums
 
 
 def _unweighted(
     slope: tf.Tensor, feature: tf.Tensor, clients: tf.Tensor, weights: tf.Tensor
 ) -> tf.Tensor:
-    """Divides the slopes of fetched rows, an id of a feature each, by their clients' weights."""
-    owners = tf.broadcast_to(align(clients, feature.shape.rank), tf.shape(feature))
-    scale = tf.math.reciprocal_no_nan(tf.gather(weights, tf.reshape(owners, [-1])))
+    """Divides the slopes of fetched rows, one for each id, by their clients' weights."""
+    row_clients = tf.broadcast_to(align(clients, feature.shape.rank), tf.shape(feature))
+    scale = tf.math.reciprocal_no_nan(tf.gather(weights, tf.reshape(row_clients, [-1])))
     return slope * align(scale, slope.shape.rank)

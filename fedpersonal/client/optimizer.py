@@ -13,22 +13,22 @@ from fedpersonal.methods.phases import GradientPhase, LookAhead, NeighboursPhase
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.variables import VariableSpec, check_names
 from fedpersonal.optimizers import Optimizer, ScheduledOptimizer, as_tff_optimizer
-from fedpersonal.tff.optimizers import Stepping
+from fedpersonal.tff.optimizers import SlotOptimizer
 
 
 def check_phases(model: PartitionedModel, phases: Sequence[Phase]) -> None:
-    """Checks what phases name, and their optimizers, against a model.
+    """Checks phases' variables and optimizers against a model.
 
     Raises:
-        UserError: If one names no variable, or a frozen one, or an optimizer cannot be used.
+        UserError: If a phase names an unknown or a frozen variable, or has an unusable optimizer.
     """
     for i, phase in enumerate(phases):
         if isinstance(phase, NeighboursPhase):
             check_names(f"phase {i}: head", phase.head, model.variables)
             if phase is not phases[-1]:
                 raise UserError(
-                    f"phase {i}: a NeighboursPhase must be the last, before a client predicts; "
-                    f"{len(phases) - i - 1} more would move what it has remembered."
+                    f"phase {i}: a NeighboursPhase must be the last phase; "
+                    f"{len(phases) - i - 1} more would outdate the memory that it fills."
                 )
         if not isinstance(phase, GradientPhase):
             _check_unconstrained(model, phase)
@@ -48,8 +48,9 @@ def _check_unconstrained(model: PartitionedModel, phase: Phase) -> None:
     constrained = [v.name for v in model.variables if v.constraint and phase.moves(v)]
     if constrained:
         raise UserError(
-            f"{type(phase).__name__} moves {constrained[0]!r}, which has a constraint of Keras: "
-            "only gradient steps apply it. Build its layer without, or choose another method."
+            f"{type(phase).__name__} moves {constrained[0]!r}, which has a Keras constraint, but "
+            "only gradient steps apply constraints. Build its layer without one, or choose another "
+            "method."
         )
 
 
@@ -59,15 +60,15 @@ def client_optimizer(
     model: PartitionedModel,
     *,
     pull: float = 0.0,
-    pulled: Collection[str] = (),
-    is_near: bool = False,
-    added: Values | None = None,
+    pulled_names: Collection[str] = (),
+    is_at_anchor: bool = False,
+    corrections: Values | None = None,
 ) -> ClientOptimizer | _SplitOptimizer:
-    """Returns what steps the variables that a phase moves, by name of shape (C, ...).
+    """Returns the optimizer of the variables that a phase moves: name to values (C, ...).
 
-    The others are those of `ClientOptimizer`.
+    The keyword arguments are those of `ClientOptimizer`.
     """
-    # Optimizers by identity: equal ones step together only where they are one.
+    # Variables are grouped by the identity of their optimizer; equal ones stay apart.
     groups: dict[int, tuple[Optimizer, Values]] = {}
     for variable in model.variables:
         if variable.name in values:
@@ -76,7 +77,13 @@ def client_optimizer(
             group[variable.name] = values[variable.name]
     optimizers = [
         ClientOptimizer(
-            optimizer, group, model, pull=pull, pulled=pulled, is_near=is_near, added=added
+            optimizer,
+            group,
+            model,
+            pull=pull,
+            pulled_names=pulled_names,
+            is_at_anchor=is_at_anchor,
+            corrections=corrections,
         )
         for optimizer, group in groups.values()
     ]
@@ -84,12 +91,12 @@ def client_optimizer(
 
 
 def optimizer_of(phase: GradientPhase | LookAhead, variable: VariableSpec) -> Optimizer:
-    """Returns the optimizer with which a phase moves a variable: the most specific one."""
-    others = phase.optimizers if isinstance(phase, GradientPhase) else {}
-    key = variable.first_name(others)
-    if key is None and variable.is_local and "local" in others:
+    """Returns the most specific optimizer that a phase has for a variable."""
+    by_name = phase.optimizers if isinstance(phase, GradientPhase) else {}
+    key = variable.first_name(by_name)
+    if key is None and variable.is_local and "local" in by_name:
         key = "local"
-    return as_tff_optimizer(phase.optimizer if key is None else others[key])
+    return as_tff_optimizer(phase.optimizer if key is None else by_name[key])
 
 
 def plain_sgd_rate(optimizer: Optimizer) -> float | None:
@@ -99,7 +106,7 @@ def plain_sgd_rate(optimizer: Optimizer) -> float | None:
 
 
 class _RunTimeSpec:
-    """Stands in for a `tf.TensorSpec`: a table's number of touched rows is known at run time."""
+    """A substitute for `tf.TensorSpec`: a table's number of touched rows is a run-time tensor."""
 
     def __init__(self, value: tf.Tensor):
         is_static = value.shape.is_fully_defined()
@@ -108,7 +115,7 @@ class _RunTimeSpec:
 
 
 class ClientOptimizer:
-    """A TFF optimizer that steps a stack of clients, each with a state of its own."""
+    """A TFF optimizer for a stack of clients, with a state for each."""
 
     def __init__(
         self,
@@ -117,34 +124,39 @@ class ClientOptimizer:
         model: PartitionedModel,
         *,
         pull: float = 0.0,
-        pulled: Collection[str] = (),
-        is_near: bool = False,
-        added: Values | None = None,
+        pulled_names: Collection[str] = (),
+        is_at_anchor: bool = False,
+        corrections: Values | None = None,
     ):
-        """Takes the optimizer, and the values to step, (C, ...).
+        """Builds the optimizer of a stack of clients.
 
-        To the gradients of the variables that are `pulled`, each step adds `pull` times their
-        distance from what it is given. `is_near` says that rows of tables which a step's batches do
-        not have are already there. What is `added` to gradients, (C, ...) or (1, ...), moves all
-        rows of tables.
+        Args:
+            optimizer: The TFF optimizer.
+            values: The values to step, (C, ...).
+            model: The partitioned model.
+            pull: Each step adds `pull` times a variable's distance from its anchor to its gradient.
+            pulled_names: The variables with an anchor.
+            is_at_anchor: Whether table rows outside of a step's batches already equal their anchor.
+            corrections: Variable's name to a number to add to its gradients, (C, ...) or (1, ...);
+                it moves all rows of tables.
         """
         self._optimizer = optimizer
         plain = optimizer.optimizer if isinstance(optimizer, ScheduledOptimizer) else optimizer
-        self._stepping = plain if isinstance(plain, Stepping) else None
+        self._stepping = plain if isinstance(plain, SlotOptimizer) else None
         self.names = set(values)
         self._pull = pull
-        self._pulled = [name for name in values if name in pulled]
+        self._pulled_names = [name for name in values if name in pulled_names]
         self._tables = [name for name in values if name in model.tables]
         state = optimizer.initialize({k: _RunTimeSpec(v[0]) for k, v in values.items()})
         if self._tables and "weight_decay" in state:
             raise ValueError(
-                f"weight decay moves rows that a client never touches; {self._tables} cannot be "
+                f"weight decay moves rows that a client never touches, so {self._tables} cannot be "
                 "lookups with this optimizer."
             )
-        # Plain SGD is linear in the gradient and keeps no state: rows can be stepped one by one,
-        # where nothing pulls on those that a batch does not have.
-        self._added = {name: added[name] for name in values if added and name in added}
-        is_still = (is_near or not self._pulled) and not self._added
+        # Plain SGD is linear in the gradient and keeps no state: it can step rows one by one,
+        # unless something pulls on rows outside of the batch.
+        self._corrections = {k: corrections[k] for k in values if corrections and k in corrections}
+        is_still = (is_at_anchor or not self._pulled_names) and not self._corrections
         self._is_plain_sgd = list(state) == ["learning_rate"] and is_still
         clients = tf.shape(next(iter(values.values())))[0]
         self._constant_state = state
@@ -154,8 +166,8 @@ class ClientOptimizer:
                 lambda s: tile_clients(tf.convert_to_tensor(s), clients), state
             )
 
-    def private_copies(self, values: Values) -> Values:
-        """Copies what steps change in place, so that nothing else sees it change."""
+    def copy_mutable(self, values: Values) -> Values:
+        """Copies values that steps change in place, so that no other reader sees the changes."""
         if not self._is_plain_sgd:
             return values
         return {k: tf.raw_ops.DeepCopy(x=v) if k in self._tables else v for k, v in values.items()}
@@ -166,20 +178,21 @@ class ClientOptimizer:
         Args:
             state: The clients' optimizer states.
             values: The moving values, (C, ...); of tables the touched rows (C, R, ...).
-            stepped: The same, but of tables the batch's rows, (T, ...) or (C, T, ...).
+            stepped: The values to step: of tables the batch's rows, (T, ...) or (C, T, ...), of
+                other variables as in `values`.
             gradients: Gradients with respect to `stepped`.
-            places: Table name to int32 (T,) or (C, T): where those rows stand among the touched
-                rows of all clients, of which there are C * R.
+            places: Table name to int32 (T,) or (C, T): the indices of those rows among all clients'
+                C * R touched rows.
             is_active: float32 (C,), 1 where a client takes this step; gradients are 0 elsewhere.
-            anchors: What the variables that are pulled are pulled to, (C, ...) or (1, ...); the
-                former where `is_near`.
+            anchors: The anchors of the pulled variables, (C, ...) or (1, ...); (C, ...) if
+                `is_at_anchor`.
 
         Returns:
             The new values and the new states.
         """
         if self._is_plain_sgd:
             slopes = dict(gradients)
-            for name in self._pulled:
+            for name in self._pulled_names:
                 if name in self._tables:
                     distance = _row_distance(values[name], anchors[name], places[name])
                 else:
@@ -193,11 +206,11 @@ class ClientOptimizer:
         dense = dict(gradients)
         for name in self._tables:
             dense[name] = _sum_rows(values[name], places[name], gradients[name])
-        for name in self._pulled:
+        for name in self._pulled_names:
             dense[name] += self._pull * (values[name] - anchors[name])
-        for name, correction in self._added.items():
+        for name, correction in self._corrections.items():
             dense[name] += correction
-        if self._stepping:  # Vectorising it takes seconds to trace.
+        if self._stepping:  # Tracing a vectorised optimizer takes seconds.
             new_state, new = self._stepping.next(
                 state, values, dense, align=lambda number, weight: align(number, weight.shape.rank)
             )
@@ -212,29 +225,29 @@ class ClientOptimizer:
 
 
 class _SplitOptimizer:
-    """Several client optimizers, each of which steps variables of its own."""
+    """Several client optimizers, each for some of the variables."""
 
     def __init__(self, optimizers: Sequence[ClientOptimizer]):
         self._optimizers = optimizers
         self.initial_state = tuple(optimizer.initial_state for optimizer in optimizers)
 
-    def private_copies(self, values: Values) -> Values:
-        """Copies what steps change in place, so that nothing else sees it change."""
-        parts = (o.private_copies(_only(values, o.names)) for o in self._optimizers)
+    def copy_mutable(self, values: Values) -> Values:
+        """Copies values that steps change in place, so that no other reader sees the changes."""
+        parts = (o.copy_mutable(_only(values, o.names)) for o in self._optimizers)
         return {k: v for part in parts for k, v in part.items()}
 
     def next(self, state, values, stepped, gradients, places, is_active, anchors):
         """Takes one step; arguments and results are those of `ClientOptimizer.next`."""
         new_values, new_state = {}, []
-        for optimizer, own_state in zip(self._optimizers, state):
-            own, rows, slopes = (
+        for optimizer, part_state in zip(self._optimizers, state):
+            part, rows, slopes = (
                 _only(mapping, optimizer.names) for mapping in (values, stepped, gradients)
             )
-            moved, own_state = optimizer.next(
-                own_state, own, rows, slopes, places, is_active, anchors
+            moved, part_state = optimizer.next(
+                part_state, part, rows, slopes, places, is_active, anchors
             )
             new_values.update(moved)
-            new_state.append(own_state)
+            new_state.append(part_state)
         return {name: new_values[name] for name in values}, tuple(new_state)
 
 
@@ -245,17 +258,20 @@ def _only(values: Values, names: Collection[str]) -> Values:
 def _add_rows(tables: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Adds rows to tables (C, R, ...), in place.
 
-    TensorFlow's pure scatter copies the whole table at every step. The tables must be the loop's
-    own copy, read by nothing that may run after this.
+    TensorFlow's pure scatter copies the whole table at every step. The tables must be a copy that
+    only the loop uses: no other reader may run after this.
     """
     flat_rows = join_axes(rows, places.shape.rank)
     flat, places = join_axes(tables, 2), tf.reshape(places, [-1])
-    added = tf.raw_ops.InplaceAdd(x=flat, i=places, v=flat_rows)
-    return tf.ensure_shape(tf.reshape(added, tf.shape(tables)), tables.shape)
+    total = tf.raw_ops.InplaceAdd(x=flat, i=places, v=flat_rows)
+    return tf.ensure_shape(tf.reshape(total, tf.shape(tables)), tables.shape)
 
 
 def _row_distance(tables: tf.Tensor, anchors: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Returns the distance of rows of tables (C, R, ...), by place; places of one row share it."""
+    """Returns the distances of table rows from their anchors, by place.
+
+    Places of the same row share its distance equally.
+    """
     slots, flat = tf.reshape(places, [-1]), join_axes(tables, 2)
     counts = tf.math.unsorted_segment_sum(tf.ones_like(slots), slots, tf.shape(flat)[0])
     distance = tf.gather(flat, slots) - tf.gather(join_axes(anchors, 2), slots)

@@ -1,9 +1,9 @@
-"""A round of many clients that share their weights where they can and take turns where not.
+"""A round of many clients that share weights in phases that allow it, and else take turns.
 
-For models bound by arithmetic, such as recurrent ones: stacking clients' weights, as
+This suits models bound by arithmetic, such as recurrent ones. Stacking clients' weights, as
 `fedpersonal.client.steps` does, gains nothing there, but one product over the examples of many
 clients does. A phase in which clients differ in rows of lookup tables alone (FedRecon's
-reconstruction of embeddings, FedPerC's training) runs on all of them together; in the others
+reconstruction of embeddings, FedPerC's training) runs on all clients at once. In other phases
 clients take turns.
 """
 
@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.client.batches import zero_sums
-from fedpersonal.client.choice import choose_least
-from fedpersonal.client.neighbours import predicting
+from fedpersonal.client.choice import choose_least_loss
+from fedpersonal.client.neighbours import make_predictor
 from fedpersonal.client.pooled_batches import (
     Pool,
     choose_rows,
@@ -42,9 +42,9 @@ from fedpersonal.client.steps import (
 from fedpersonal.client.values import (
     ClientValues,
     Examples,
+    model_views,
     moving_names,
     phase_mask,
-    readings,
     where_client,
 )
 from fedpersonal.methods.algorithm import Algorithm
@@ -67,36 +67,43 @@ def train_in_turn(
 ) -> tuple[Any, Values]:
     """Does the work of `train_clients` without stacking clients' weights.
 
-    Clients without examples come last. `summarize` maps clients' examples and output to a structure
-    of tensors; `merge` makes one of two of them, by default their sum; `empty` maps zeros to that
-    of no clients, by default the zeros.
+    Args:
+        model: The partitioned model.
+        algorithm: The phases.
+        start: The values before the phases.
+        examples: The clients' examples; clients without any come last.
+        summarize: Maps clients' examples and output to a summary, a structure of tensors.
+        merge: Merges two summaries; by default it adds them.
+        empty: Maps zeros to the summary of no clients; by default it returns the zeros.
 
     Returns:
-        The structure of all clients; and, where they are kept, local variable's name to (C, ...)
-        after the round.
+        The summary of all clients; and local variable's name to (C, ...) after the round, empty if
+        the algorithm keeps no local variables.
     """
     values, (examples,) = touched_tables(model, algorithm.phases, start, examples)
-    every = algorithm.phases
-    phases = list(enumerate(every[:-1]))
-    while phases and shares_weights(model, phases[0][1], values):
-        number, phase = phases.pop(0)
-        values = _run_pooled(model, phase, values, examples.in_phase(every, number))
+    phases = algorithm.phases
+    remaining = list(enumerate(phases[:-1]))
+    while remaining and shares_weights(model, remaining[0][1], values):
+        number, phase = remaining.pop(0)
+        values = _run_pooled(model, phase, values, examples.in_phase(phases, number))
 
     def finish(start: ClientValues, values: ClientValues, examples: Examples) -> tuple[Any, Values]:
-        for number, phase in phases:
-            values = _run_pooled(model, phase, values, examples.in_phase(every, number))
-        of_last = examples.in_phase(every, len(every) - 1)
-        last = run_pooled_phase(model, algorithm.last_phase, values, of_last, with_metrics=True)
+        for number, phase in remaining:
+            values = _run_pooled(model, phase, values, examples.in_phase(phases, number))
+        last_examples = examples.in_phase(phases, len(phases) - 1)
+        last = run_pooled_phase(
+            model, algorithm.last_phase, values, last_examples, with_metrics=True
+        )
         output = client_output(model, algorithm, start, examples, last)
         return summarize(examples, output), output.local_values if algorithm.keeps else {}
 
-    if not phases and shares_weights(model, algorithm.last_phase, values):
+    if not remaining and shares_weights(model, algorithm.last_phase, values):
         return finish(start, values, examples)
 
     def client_summary(client: tf.Tensor) -> Any:
-        own_examples, own_values = _only(client, examples, values)
-        own_start = _one_of(client, start)
-        total, local_values = finish(own_start, own_values, own_examples)
+        client_examples, client_values = _take_client(client, examples, values)
+        client_start = _slice_client(client, start)
+        total, local_values = finish(client_start, client_values, client_examples)
         return total, {k: v[0] for k, v in local_values.items()}
 
     summary = tf.function(client_summary, autograph=False).get_concrete_function(
@@ -112,18 +119,21 @@ def train_in_turn(
     present = tf.reduce_sum(tf.cast(tf.reduce_any(examples.mask > 0, [1, 2]), tf.int32))
 
     def add_client(client: tf.Tensor, total: Any, arrays: Any):
-        own_total, own_local = summary(client)
-        arrays = {name: array.write(client, own_local[name]) for name, array in arrays.items()}
-        both = merge(total, own_total) if merge else tf.nest.map_structure(tf.add, total, own_total)
-        return client + 1, both, arrays
+        client_total, client_local = summary(client)
+        arrays = {name: array.write(client, client_local[name]) for name, array in arrays.items()}
+        if merge:
+            total = merge(total, client_total)
+        else:
+            total = tf.nest.map_structure(tf.add, total, client_total)
+        return client + 1, total, arrays
 
     first = empty(zeros) if empty else zeros
     _, total, arrays = tf.while_loop(
         lambda client, *_: client < present, add_client, (0, first, arrays), parallel_iterations=1
     )
-    # Clients without examples had no turn: theirs are what they were.
+    # Clients without examples had no turn; their values are unchanged.
     has_turn = tf.range(num_clients) < present
-    local = {k: where_client(has_turn, v.stack(), start.own[k]) for k, v in arrays.items()}
+    local = {k: where_client(has_turn, v.stack(), start.per_client[k]) for k, v in arrays.items()}
     return total, local
 
 
@@ -139,24 +149,24 @@ def predict_in_turn(
     """Predicts the query sets after phases on the support sets.
 
     Returns:
-        Metric name, and `loss`, to float32 (C, 2); and predictions, float32 (C, N, B), where asked
-        for, else None.
+        Metric name, and `loss`, to float32 (C, 2); and predictions, float32 (C, N, B), or None
+        without `with_predictions`.
     """
-    rest = list(phases)
-    while rest and shares_weights(model, rest[0], values):
-        values = _run_pooled(model, rest.pop(0), values, support)
-    if not rest and set(values.own) <= set(model.tables):
+    remaining = list(phases)
+    while remaining and shares_weights(model, remaining[0], values):
+        values = _run_pooled(model, remaining.pop(0), values, support)
+    if not remaining and set(values.per_client) <= set(model.tables):
         return predict_examples(model.personal, values, query, with_predictions=with_predictions)
 
-    predictor = predicting(model, phases)
+    predictor = make_predictor(model, phases)
 
     def predict_client(client: tf.Tensor) -> Any:
-        own_support, own_values = _only(client, support, values)
-        for phase in rest:
-            own_values = _run_pooled(model, phase, own_values, own_support)
-        own_query, _ = _only(client, query, values)
+        client_support, client_values = _take_client(client, support, values)
+        for phase in remaining:
+            client_values = _run_pooled(model, phase, client_values, client_support)
+        client_query, _ = _take_client(client, query, values)
         sums, predictions = predict_examples(
-            predictor, own_values, own_query, with_predictions=with_predictions
+            predictor, client_values, client_query, with_predictions=with_predictions
         )
         return {k: v[0] for k, v in sums.items()}, () if predictions is None else predictions[0]
 
@@ -173,9 +183,9 @@ def predict_in_turn(
 
 
 def shares_weights(model: PartitionedModel, phase: Phase, values: ClientValues) -> bool:
-    """Tells whether clients differ in rows of lookup tables alone, during and after a phase."""
-    own = {*values.own, *moving_names(model, phase)}
-    return isinstance(phase, GradientPhase) and own <= set(model.tables)
+    """Returns whether clients differ in rows of lookup tables alone, during and after a phase."""
+    per_client = {*values.per_client, *moving_names(model, phase)}
+    return isinstance(phase, GradientPhase) and per_client <= set(model.tables)
 
 
 def run_pooled_phase(
@@ -188,16 +198,16 @@ def run_pooled_phase(
 ) -> PhaseOutput:
     """Does the work of `run_gradient_phase` on the pooled examples of clients that share weights.
 
-    A single client shares all of its weights with itself, whichever they are.
+    A stack of one client always qualifies.
     """
-    pool, read = pool_examples(model, examples), readings(model, phase)
+    pool, views = pool_examples(model, examples), model_views(model, phase)
     take_gradient = _whole_gradient if pool.num_clients == 1 else _chunked_gradient
 
     def differentiate(values: ClientValues, moved: Values, index: tf.Tensor, active: tf.Tensor):
-        taken, rows = pool_batches(pool, examples, index, active)
-        rows = longest_first(model, taken, rows)
-        totals = sum_weights(taken, rows)
-        return take_gradient(read, values, list(moved), taken, rows, totals, with_metrics)
+        batches, rows = pool_batches(pool, examples, index, active)
+        rows = longest_first(model, batches, rows)
+        totals = sum_weights(batches, rows)
+        return take_gradient(views, values, list(moved), batches, rows, totals, with_metrics)
 
     return take_steps(model, phase, values, examples, differentiate, with_metrics=with_metrics)
 
@@ -210,58 +220,62 @@ def _run_pooled(
     if isinstance(phase, ChoicePhase) and not phase.mixes:
         part, losses = examples._replace(mask=phase_mask(phase.data, examples)), []
         for one in np.eye(phase.clusters, dtype=np.float32):
-            tried = values._replace(own={**values.own, CLUSTER: tf.constant(one[np.newaxis])})
+            tried = values._replace(
+                per_client={**values.per_client, CLUSTER: tf.constant(one[np.newaxis])}
+            )
             losses.append(predict_examples(model, tried, part)[0]["loss"][:, 0])
-        return choose_least(phase, values, examples, tf.stack(losses, 1))
+        return choose_least_loss(phase, values, examples, tf.stack(losses, 1))
     return run_phase(model, phase, values, examples)
 
 
-def _only(
+def _take_client(
     client: tf.Tensor, examples: Examples, values: ClientValues
 ) -> tuple[Examples, ClientValues]:
-    """Returns one client of a stack, as a stack of one, with no more rows of tables than its own.
+    """Returns one client of a stack, as a stack of one, with only the table rows it touches.
 
-    The values are those that go with the examples, after `touched_tables`.
+    Examples and values are those after `touched_tables`.
     """
-    own_examples, own_values = _one_of(client, examples), _one_of(client, values)
-    # Rows go up, and what fills them up is row 0. There may be none.
+    client_examples, client_values = _slice_client(client, examples), _slice_client(client, values)
+    # Rows ascend, and row 0 pads them. There may be none.
     ends = {
         k: tf.argmax(tf.pad(r[0], [[0, 1]], constant_values=-1)) + 1
-        for k, r in own_examples.rows.items()
+        for k, r in client_examples.rows.items()
     }
-    rows = {name: own_examples.rows[name][:, :end] for name, end in ends.items()}
-    own = {k: v[:, : ends[k]] if k in ends else v for k, v in own_values.own.items()}
-    return own_examples._replace(rows=rows), own_values._replace(own=own)
+    rows = {name: client_examples.rows[name][:, :end] for name, end in ends.items()}
+    per_client = {
+        k: v[:, : ends[k]] if k in ends else v for k, v in client_values.per_client.items()
+    }
+    return client_examples._replace(rows=rows), client_values._replace(per_client=per_client)
 
 
-def _one_of(client: tf.Tensor, stack: Any) -> Any:
-    """Returns one client of a stack of examples, or of values, as a stack of one."""
+def _slice_client(client: tf.Tensor, stack: Any) -> Any:
+    """Returns one client of a stack of examples or values, as a stack of one."""
     if isinstance(stack, ClientValues):
-        own, noise = _one_of(client, (stack.own, stack.noise))
-        return stack._replace(own=own, noise=noise)
+        per_client, noise = _slice_client(client, (stack.per_client, stack.noise))
+        return stack._replace(per_client=per_client, noise=noise)
     return tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, [client]), stack)
 
 
-def _whole_gradient(read, values, moving, pool, rows, totals, with_metrics):
-    """Differentiates every client's mean loss over its rows, as `take_steps` wants.
+def _whole_gradient(views, values, moving, pool, rows, totals, with_metrics):
+    """Differentiates every client's mean loss over its rows of the pool.
 
-    `read` are the model's `readings`.
+    `views` are the model's `model_views`; results are those of `differentiate` of `take_steps`.
     """
-    model, *others = read
+    model, *others = views
     chosen = choose_rows(model, pool, rows)
     fetched, places = fetch_pool_rows(model, values, chosen)
-    dense = {k: v for k, v in values.own.items() if k in moving and k not in model.tables}
+    dense = {k: v for k, v in values.per_client.items() if k in moving and k not in model.tables}
     variables = {**dense, **{k: v for k, v in fetched.items() if k in moving}}
     with tf.GradientTape() as tape:
         tape.watch(variables)
-        own = {**values.own, **{k: variables[k] for k in dense}}
-        whole = without_client_axis(model, ClientValues(values.shared, own))
-        mine = {k: variables.get(k, v) for k, v in fetched.items()}
-        outcome, *further = [
+        per_client = {**values.per_client, **{k: variables[k] for k in dense}}
+        plain_values = without_client_axis(model, ClientValues(values.shared, per_client))
+        watched_rows = {k: variables.get(k, v) for k, v in fetched.items()}
+        output, *other_outputs = [
             predict_pool(
                 one,
-                whole,
-                mine,
+                plain_values,
+                watched_rows,
                 chosen,
                 training=True,
                 with_metrics=with_metrics and one is model,
@@ -269,18 +283,18 @@ def _whole_gradient(read, values, moving, pool, rows, totals, with_metrics):
             )
             for one in (model, *others)
         ]
-        # Clients share no moving variable here, so the sum's gradient is each client's own.
-        losses = outcome.losses
-        for other in further:
+        # Clients share no moving variable here, so the sum's gradient has each client's gradient.
+        losses = output.losses
+        for other in other_outputs:
             losses += other.losses
         total = tf.reduce_sum(tf.math.divide_no_nan(losses, tf.gather(totals, chosen.clients)))
     gradients = tape.gradient(total, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return variables, gradients, {k: places[k] for k in variables if k in places}, outcome.sums
+    return variables, gradients, {k: places[k] for k in variables if k in places}, output.sums
 
 
-def _chunked_gradient(read, values, moving, pool: Pool, rows, totals, with_metrics):
-    """Does the same for many clients, chunk by chunk; all that moves are tables."""
-    model = read[0]
+def _chunked_gradient(views, values, moving, pool: Pool, rows, totals, with_metrics):
+    """Does the work of `_whole_gradient` chunk by chunk, for moving variables that are tables."""
+    model = views[0]
 
     def arrays(dtype):
         return {
@@ -290,7 +304,7 @@ def _chunked_gradient(read, values, moving, pool: Pool, rows, totals, with_metri
     def add_chunk(chunk, start, stepped, gradients, places, sums):
         end = chunk_end(model, pool, rows, start)
         *parts, chunk_sums = _whole_gradient(
-            read, values, moving, pool, rows[start:end], totals, with_metrics
+            views, values, moving, pool, rows[start:end], totals, with_metrics
         )
         written = [
             {name: array[name].write(chunk, part[name]) for name in moving}
@@ -306,7 +320,7 @@ def _chunked_gradient(read, values, moving, pool: Pool, rows, totals, with_metri
         parallel_iterations=1,
     )
 
-    def joined(array, shape=lambda name: [None, *values.own[name].shape[2:]]):
+    def joined(array, shape=lambda name: [None, *values.per_client[name].shape[2:]]):
         return {name: tf.ensure_shape(array[name].concat(), shape(name)) for name in moving}
 
     return joined(stepped), joined(gradients), joined(places, lambda _: [None]), sums

@@ -1,8 +1,8 @@
 """Examples of many clients in one batch.
 
-Where clients differ in nothing but rows of lookup tables, each example can fetch the rows of its
-own client, and one matrix product serves them all. Only real examples are computed, the longest
-sequences first, so that each chunk of them can be cut to its longest.
+Where clients differ in rows of lookup tables alone, each example can fetch its client's rows, and
+all examples share one matrix product. Only real examples are computed, the longest sequences
+first, so that each chunk can be cut to its longest sequence.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from fedpersonal.client.values import ClientValues, Examples, align, count_clien
 from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel, Values
 
-# Examples computed at once. With a prediction for each place of a sequence, more are hardly faster
-# and take more memory; of those with one prediction each, few keep nothing busy.
+# Examples computed at once. With a prediction for each place of a sequence, more examples are
+# hardly faster and take more memory. With one prediction per example, fewer leave processors idle.
 CHUNK, SMALL_CHUNK = 256, 64
-# Places of such sequences computed at once: what is known of them stays near the processor.
+# Places of sequences computed at once, for one prediction per example: they fit in CPU caches.
 PLACES = 2**14
 
 
 class Pool(NamedTuple):
-    """All examples of `C` clients, flat: an example a row, padding among them.
+    """All examples of `C` clients in one axis, with padding.
 
     Attributes:
         features: Input name to (E, ...).
         labels: (E, ...).
-        weights: float32 (E,): as how many an example counts, 0 for padding.
-        lengths: int32 (E,): how long its sequence is, where sequences may be cut; else 0.
-        clients: int32 (E,): whose it is.
+        weights: float32 (E,): each example's weight in means, 0 for padding.
+        lengths: int32 (E,): the length of its sequence if sequences may be cut, else 0.
+        clients: int32 (E,): its client's index.
         places: int32 (E,): its place in its batch.
-        positions: Lookup table's variable name to int32 (E, ...): where in its client's touched
-            rows each id stands.
+        positions: Lookup table's variable name to int32 (E, ...): the index of each id's row among
+            its client's touched rows.
         num_clients: C.
     """
 
@@ -49,14 +49,14 @@ class Pool(NamedTuple):
     num_clients: int | tf.Tensor
 
 
-class RowOutcome(NamedTuple):
-    """What the model says of `M` chosen examples.
+class PoolOutput(NamedTuple):
+    """Predictions and losses of `M` chosen examples of a pool.
 
     Attributes:
         predictions: (M, ...).
         losses: float32 (M,).
         sums: Metric name, and `loss`, to float32 (C, 2): each client's sums of values and weights;
-            empty where metrics were not asked for.
+            empty without `with_metrics`.
     """
 
     predictions: tf.Tensor
@@ -87,17 +87,17 @@ def pool_examples(model: PartitionedModel, examples: Examples) -> Pool:
 def pool_batches(
     pool: Pool, examples: Examples, batches: tf.Tensor, active: tf.Tensor
 ) -> tuple[Pool, tf.Tensor]:
-    """Finds, in the pool, the real examples of the active clients' batches.
+    """Finds the real examples of the active clients' batches in the pool.
 
     Returns:
-        The pool with these examples' places in their batches; and their rows.
+        The pool with these examples' places in their batches; and their rows in the pool.
     """
     mask = examples.take(examples.mask, batches) * active[:, tf.newaxis]
     places = tf.cast(tf.where(mask > 0), tf.int32)
     client, slot = places[:, 0], places[:, 1]
-    found = tf.gather_nd(examples.find_places(batches), places)
+    example_places = tf.gather_nd(examples.find_places(batches), places)
     shape = tf.shape(examples.mask)
-    rows = client * shape[1] * shape[2] + found
+    rows = client * shape[1] * shape[2] + example_places
     if examples.order is None:
         return pool, rows
     moved = tf.tensor_scatter_nd_update(pool.places, rows[:, tf.newaxis], slot)
@@ -105,20 +105,20 @@ def pool_batches(
 
 
 def longest_first(model: PartitionedModel, pool: Pool, rows: tf.Tensor) -> tf.Tensor:
-    """Orders rows of a pool for cutting, where sequences may be cut."""
+    """Orders rows of a pool by length, the longest first, if sequences may be cut."""
     if model.sequence_length is None:
         return rows
     return tf.gather(rows, tf.argsort(tf.gather(pool.lengths, rows), direction="DESCENDING"))
 
 
 def sum_weights(pool: Pool, rows: tf.Tensor) -> tf.Tensor:
-    """Sums the weights of rows by client, float32 (C,)."""
+    """Sums the weights of a pool's rows by client, float32 (C,)."""
     weights, clients = tf.gather(pool.weights, rows), tf.gather(pool.clients, rows)
     return tf.math.unsorted_segment_sum(weights, clients, pool.num_clients)
 
 
 def choose_rows(model: PartitionedModel, pool: Pool, rows: tf.Tensor) -> Pool:
-    """Returns a pool of some rows, cut to the longest of them where the model allows."""
+    """Returns a pool of the given rows, cut to their longest sequence if the model allows."""
     chosen = tf.nest.map_structure(
         lambda column: tf.gather(column, rows), pool._replace(num_clients=())
     )._replace(num_clients=pool.num_clients)
@@ -145,15 +145,15 @@ def fetch_pool_rows(
     """Fetches the row of every id of every lookup.
 
     Returns:
-        Table name to (T, ...) rows, an id each; and, of tables of which clients have their own
-        rows (C, R, ...), to int32 (T,): where each stands among all clients' rows, in (C * R).
+        Table name to (T, ...), a row for each id; and, of per-client tables (C, R, ...), table name
+        to int32 (T,), the indices of those rows among all clients' C * R rows.
     """
     rows, places = {}, {}
     for name, feature in model.tables.items():
-        if name in values.own:
-            table, position = values.own[name], pool.positions[name]
-            owner = align(pool.clients, position.shape.rank)
-            places[name] = tf.reshape(owner * tf.shape(table)[1] + position, [-1])
+        if name in values.per_client:
+            table, position = values.per_client[name], pool.positions[name]
+            client = align(pool.clients, position.shape.rank)
+            places[name] = tf.reshape(client * tf.shape(table)[1] + position, [-1])
             rows[name] = tf.gather(join_axes(table, 2), places[name])
         else:
             rows[name] = tf.gather(values.shared[name], tf.reshape(pool.features[feature], [-1]))
@@ -169,11 +169,11 @@ def predict_pool(
     training: bool,
     with_metrics: bool,
     noise: tf.Tensor | None = None,
-) -> RowOutcome:
+) -> PoolOutput:
     """Applies the model to all examples of a pool at once.
 
-    Clients share `values`; of tables the `rows` of the pool's ids are used. `noise`, uint64 (C,),
-    is the clients' of the step, where the model draws some.
+    Clients share `values`; tables are replaced by the `rows` of the pool's ids. `noise`, uint64
+    (C,), has the clients' noise seeds of the step, if the model has layers with noise.
     """
     features = dict(pool.features)
     for feature in set(model.tables.values()):
@@ -195,18 +195,18 @@ def predict_pool(
             )
         losses += pool.weights * extra
     if not with_metrics:
-        return RowOutcome(predictions, losses, {})
+        return PoolOutput(predictions, losses, {})
     pairs = example_values(model, pool.labels, predictions)
     pairs["loss"] = tf.stack([losses, pool.weights], axis=-1)
     sums = {
         name: tf.math.unsorted_segment_sum(pair, pool.clients, pool.num_clients)
         for name, pair in pairs.items()
     }
-    return RowOutcome(predictions, losses, sums)
+    return PoolOutput(predictions, losses, sums)
 
 
 def chunk_end(model: PartitionedModel, pool: Pool, rows: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
-    """Returns where a chunk of rows, longest first, ends that begins at `start`."""
+    """Returns the end of the chunk that begins at `start` of rows, which are longest first."""
     is_small = model.label_spec.shape.rank > 1
     most = SMALL_CHUNK if is_small or model.chunk_places else CHUNK
     places = model.chunk_places or (None if is_small else PLACES)
@@ -224,9 +224,10 @@ def sum_over_chunks(
     zeros: Any,
     add: Callable[[Any, Any], Any] | None = None,
 ) -> Any:
-    """Sums what `chunk_sums` returns of each chunk of rows; `zeros` is of its structure.
+    """Sums the results of `chunk_sums`, a function of a chunk of rows, over all chunks.
 
-    Or `add` maps the total, which began as `zeros`, and what is returned to the next total.
+    The total starts as `zeros`, of the same structure. `add` maps a total and a chunk's result to
+    the next total; by default it adds them.
     """
 
     def add_chunk(start: tf.Tensor, total: Any):
@@ -247,7 +248,7 @@ def predict_examples(
     *,
     with_predictions: bool = False,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
-    """Predicts all examples of all clients, of whose own values several share all but tables.
+    """Predicts all examples of clients that share all values except tables.
 
     Returns:
         Metric name, and `loss`, to float32 (C, 2), sums of values and of weights; and predictions,
@@ -261,11 +262,11 @@ def predict_examples(
     def chunk_sums(chunk: tf.Tensor) -> Any:
         chosen = choose_rows(model, pool, chunk)
         fetched, _ = fetch_pool_rows(model, values, chosen)
-        outcome = predict_pool(model, dense, fetched, chosen, training=False, with_metrics=True)
+        output = predict_pool(model, dense, fetched, chosen, training=False, with_metrics=True)
         if not with_predictions:
-            return outcome.sums, ()
+            return output.sums, ()
         at = chunk[:, tf.newaxis]
-        return outcome.sums, tf.scatter_nd(at, outcome.predictions, [tf.size(is_real)])
+        return output.sums, tf.scatter_nd(at, output.predictions, [tf.size(is_real)])
 
     nothing = tf.zeros([tf.size(is_real)]) if with_predictions else ()
     zeros = zero_sums(model, pool.num_clients), nothing
@@ -276,11 +277,16 @@ def predict_examples(
 
 
 def without_client_axis(model: PartitionedModel, values: ClientValues) -> Values:
-    """Returns the values of all variables but tables; own ones must be a single client's."""
-    own = {k: v for k, v in values.own.items() if k not in model.tables}
-    for name, value in own.items():
+    """Returns the values of all variables except tables, (...), without a client axis.
+
+    Raises:
+        ValueError: If there are per-client values of more than one client.
+    """
+    per_client = {k: v for k, v in values.per_client.items() if k not in model.tables}
+    for name, value in per_client.items():
         if value.shape[0] != 1:
-            raise ValueError(f"clients cannot be pooled: each has a {name!r} of its own.")
-    shared = {k: v for k, v in values.shared.items() if k not in model.tables and k not in own}
-    # The gradient of a reshape copies nothing, that of a slice the whole variable.
-    return {**shared, **{k: tf.squeeze(v, 0) for k, v in own.items()}}
+            raise ValueError(f"clients cannot be pooled: {name!r} differs between clients.")
+    names = {*model.tables, *per_client}
+    shared = {k: v for k, v in values.shared.items() if k not in names}
+    # The gradient of a reshape copies nothing; that of a slice copies the whole variable.
+    return {**shared, **{k: tf.squeeze(v, 0) for k, v in per_client.items()}}

@@ -25,7 +25,7 @@ def solve_local_values(
     examples: Examples,
     mask: tf.Tensor,
 ) -> Values:
-    """Solves every client's least-squares problem; values (C, ...) give local shapes only.
+    """Solves every client's least-squares problem; local values in `values` give shapes alone.
 
     The model's output must be one number an example and linear in its local variables
     (`check_linear`). `mask`, float32 (C, N, B), is 1 for the examples to fit.
@@ -33,54 +33,56 @@ def solve_local_values(
     clients = tf.shape(mask)[0]
     num_examples = tf.size(mask[0])
     solved = [v for v in model.local_variables if phase.moves(v)]
-    local = {v.name: values.own[v.name] for v in solved}
+    local = {v.name: values.per_client[v.name] for v in solved}
 
     def flat(tensor: tf.Tensor) -> tf.Tensor:
-        """(C, N, B, ...) to (C, N * B, ...)."""
+        """Joins batches: (C, N, B, ...) to (C, N * B, ...)."""
         return tf.reshape(tensor, tf.concat([[clients, num_examples], tf.shape(tensor)[3:]], 0))
 
     def one_each(tensor: tf.Tensor) -> tf.Tensor:
-        """(C, N, B, ...) to (C * N * B, 1, ...): a batch of one for every example."""
+        """Makes a batch of one of every example: (C, N, B, ...) to (C * N * B, 1, ...)."""
         return tf.reshape(tensor, tf.concat([[clients * num_examples, 1], tf.shape(tensor)[3:]], 0))
 
     def for_each_example(value: tf.Tensor) -> tf.Tensor:
-        """(C, ...) to (C * N * B, ...)."""
+        """Repeats clients' values for their examples: (C, ...) to (C * N * B, ...)."""
         return tf.repeat(value, num_examples, axis=0)
 
     features = {k: one_each(v) for k, v in examples.features.items()}
     counted = {k: v[0] for k, v in count_ids(model, features).items()}
     features = {k: v for k, v in features.items() if k not in counted}
-    apart = {*local, *model.tables, *model.unread}
-    own = {k: for_each_example(v) for k, v in values.own.items() if k not in apart}
+    excluded = {*local, *model.tables, *model.ignored_locals}
+    per_example = {
+        k: for_each_example(v) for k, v in values.per_client.items() if k not in excluded
+    }
     rows = fetch_rows(
         model,
         values.shared,
-        values.own,
+        values.per_client,
         {k: flat(v) for k, v in examples.features.items()},
         {k: flat(v) for k, v in examples.positions.items()},
     )
     for name, fetched in rows.items():
         shape = tf.concat([[clients * num_examples, -1], tf.shape(fetched)[2:]], 0)
-        own[name] = tf.reshape(fetched, shape)
-    shared = {k: v for k, v in values.shared.items() if k not in own}
+        per_example[name] = tf.reshape(fetched, shape)
+    shared = {k: v for k, v in values.shared.items() if k not in per_example}
 
     def example_output(element) -> tf.Tensor:
-        own_values, local_values, inputs = element
+        example_values, local_values, inputs = element
         output, _ = model.predict(
-            {**shared, **own_values, **local_values}, {**inputs, **counted}, training=False
+            {**shared, **example_values, **local_values}, {**inputs, **counted}, training=False
         )
         return tf.squeeze(output)
 
     zeros = {k: tf.zeros_like(for_each_example(v)) for k, v in local.items()}
     with tf.GradientTape() as tape:
         tape.watch(zeros)
-        offsets = tf.vectorized_map(example_output, (own, zeros, features))
+        offsets = tf.vectorized_map(example_output, (per_example, zeros, features))
     slopes = tape.gradient(offsets, zeros, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
     sizes = [v.size for v in solved]
     flat_slopes = [tf.reshape(slopes[v.name], [clients, num_examples, v.size]) for v in solved]
     design = tf.concat(flat_slopes, axis=-1)
-    # Not a product with the mask: what padding predicts may be anything, even NaN.
+    # Not a product with the mask: the prediction for padding may be anything, even NaN.
     fitted = tf.reshape(mask, [clients, num_examples, 1]) > 0
     design = tf.where(fitted, design, 0.0)
     labels, offsets = (tf.reshape(t, tf.shape(fitted)) for t in (examples.labels, offsets))
@@ -104,7 +106,7 @@ def solve_local_values(
 def _substitute(matrices: tf.Tensor, right: tf.Tensor, *, backwards: bool = False) -> tf.Tensor:
     """Solves triangular systems (C, n, n) for (C, n), row by row.
 
-    XLA unrolls TensorFlow's own operation where n < 32, which takes half a second to compile.
+    XLA unrolls `tf.linalg.triangular_solve` if n < 32, which takes half a second to compile.
     """
     count = matrices.shape[-1]
 
@@ -118,12 +120,12 @@ def _substitute(matrices: tf.Tensor, right: tf.Tensor, *, backwards: bool = Fals
     return tf.while_loop(lambda step, _: step < count, solve_row, rows)[1]
 
 
-@functools.lru_cache(maxsize=8)  # Building a model takes long; each evaluation asks.
+@functools.lru_cache(maxsize=8)  # Building a model is slow, and each evaluation calls this.
 def check_linear(model: PartitionedModel) -> None:
     """Checks numerically that one example's output is a number, linear in the local variables.
 
     Raises:
-        ValueError: If it is not, or there is no local variable to solve for.
+        ValueError: If the output is not so, or there is no local variable to solve for.
     """
     if not model.local_variables:
         raise ValueError("ridge reconstruction needs local variables; the model has none.")
@@ -138,7 +140,7 @@ def check_linear(model: PartitionedModel) -> None:
             shape = [1] + [d or 1 for d in spec.shape[1:]]
             features[name] = tf.zeros(shape, spec.dtype)
             if spec.dtype.is_floating:
-                # Zeros would hide whatever the local variables are multiplied with.
+                # Zeros would hide the factors that the local variables are multiplied with.
                 features[name] = tf.random.stateless_normal(shape, [0, 0], dtype=spec.dtype)
 
         number = tf.TensorSpec([], tf.float32)
@@ -152,7 +154,7 @@ def check_linear(model: PartitionedModel) -> None:
             return model.predict({**values, **local}, features, training=False)[0]
 
         origin, corner = output(0.0, 0.0), output(1.0, 0.0)
-        # The first is blind to one side of a kink, such as relu's, the second to odd functions.
+        # The first misses one side of a kink, such as relu's; the second misses odd functions.
         additive = output(1.0, 1.0) - corner - output(0.0, 1.0) + origin
         symmetric = corner + output(-1.0, 0.0) - 2.0 * origin
         return tf.stack([additive, symmetric]), tf.stack([origin, corner])

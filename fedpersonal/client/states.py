@@ -1,4 +1,4 @@
-"""What clients make of states after their phases: control variates and the like."""
+"""Updates of clients' states, such as control variates, after their phases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedpersonal.model.partition import PartitionedModel
 
 
 def check_slopes(model: PartitionedModel, algorithm: Algorithm) -> None:
-    """Raises a UserError where a slope is asked for of steps that are not those of plain SGD."""
+    """Raises a UserError if an assignment needs a slope, but steps are not plain SGD's."""
     if not any("slope" in one.terms for one in algorithm.assignments):
         return
     for variable in model.global_variables:
@@ -24,7 +24,7 @@ def check_slopes(model: PartitionedModel, algorithm: Algorithm) -> None:
             if plain_sgd_rate(optimizer_of(phase, variable)) is None:
                 raise UserError(
                     f"{algorithm.name}: {variable.name!r} must be moved by plain SGD, since its "
-                    "steps times its rate are taken for the mean gradient."
+                    "change over steps and rate is taken for the mean gradient."
                 )
 
 
@@ -35,13 +35,13 @@ def assign_states(
     values: ClientValues,
     examples: Examples,
 ) -> ClientValues:
-    """Returns values after the phases with those of states, which are made of what was before.
+    """Returns values after the phases with the states that an algorithm assigns.
 
     Args:
         model: The partitioned model.
         algorithm: The phases and the assignments.
         start: The values before the phases.
-        values: Those after them.
+        values: The values after the phases.
         examples: The clients' examples.
     """
     if not algorithm.assignments:
@@ -56,21 +56,23 @@ def assign_states(
         if name == "sent":
             return sent
         if name in ("shared", "slope"):
-            moved = values.own.get(source, sent)
+            moved = values.per_client.get(source, sent)
             if name == "shared":
                 return moved
             rate = plain_sgd_rate(optimizers[source])
             assert rate is not None  # Else `check_slopes` has refused it.
             share = tf.math.divide_no_nan(1.0, steps * rate)
             return (sent - moved) * align(share, moved.shape.rank)
-        state = next(own for own, of in states[name].items() if of == source)
-        return start.own[state] if state in start.own else start.shared[state][tf.newaxis]
+        state = next(k for k, v in states[name].items() if v == source)
+        if state in start.per_client:
+            return start.per_client[state]
+        return start.shared[state][tf.newaxis]
 
-    # Who takes no step has learnt nothing of its slope.
+    # A client that takes no step has no new slope.
     has_steps = steps > 0
     for one in algorithm.assignments:
         for state, source in states[one.of].items():
-            made = sum(factor * term(name, source) for name, factor in one.terms.items())
-            before = term(one.of, source)  # A server's state is one for all clients.
-            assigned[state] = tf.where(align(has_steps, before.shape.rank), made, before)
-    return values._replace(own={**values.own, **assigned})
+            after = sum(factor * term(name, source) for name, factor in one.terms.items())
+            before = term(one.of, source)  # All clients share a server's state.
+            assigned[state] = tf.where(align(has_steps, before.shape.rank), after, before)
+    return values._replace(per_client={**values.per_client, **assigned})

@@ -1,8 +1,8 @@
 """One client's round as one pure TensorFlow function.
 
-The function carries a leading client axis throughout: clients stacked on it take their steps
-together, and a single client is a stack of one. Where clients of different sizes meet, a step
-beyond a client's last one leaves its variables and its optimizer's state alone.
+All tensors have a leading client axis: stacked clients take their steps together, and a single
+client is a stack of one. Where clients differ in size, a step beyond a client's last one leaves its
+variables and its optimizer's state unchanged.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fedpersonal.client.batches import (
     take_batch,
     zero_sums,
 )
-from fedpersonal.client.choice import choose
-from fedpersonal.client.neighbours import remember
+from fedpersonal.client.choice import choose_clusters
+from fedpersonal.client.neighbours import store_memory
 from fedpersonal.client.optimizer import ClientOptimizer, client_optimizer, optimizer_of
 from fedpersonal.client.ridge import solve_local_values
 from fedpersonal.client.rows import touched_tables, whole_tables
@@ -33,13 +33,13 @@ from fedpersonal.client.values import (
     corrections,
     count_client_batches,
     count_clients,
-    own_copies,
+    model_views,
+    per_client_copies,
     phase_mask,
     proximal_anchors,
-    readings,
     sent_copies,
     split_values,
-    start_of_copy,
+    starting_copy,
     where_client,
 )
 from fedpersonal.data.splits import count_batches, find_batch
@@ -55,26 +55,26 @@ from fedpersonal.methods.phases import (
 from fedpersonal.model.names import CLUSTER_SHARES, SERVER_STATE
 from fedpersonal.model.partition import PartitionedModel, Values
 
-# What follows a phase in a client's noise, in place of another step's number.
+# The number that is folded into a client's noise after a phase, in place of a step's number.
 PHASE_END = -1
 
 
 class ClientOutput(NamedTuple):
-    """What comes of a stack of clients' round.
+    """The result of a round of a stack of clients.
 
     Attributes:
-        updates: Global variable's name to final - initial value, of shape (C, ...); of a lookup
-            table, of its touched rows: (C, R, ...). Of states there are none.
-        states: The server's states by name to what a client sends to move them, (C, ...), which no
-            bound changes: SCAFFOLD's change of its control variate, IFCA's choice, and for FedDyn
-            the update of each variable that the server remembers.
+        updates: Global variable's name to final - initial value, (C, ...), except of states; of a
+            lookup table, only its touched rows: (C, R, ...).
+        states: Name of a server's state to the tensor that a client sends to move it, (C, ...),
+            which no norm bounds: SCAFFOLD's change of its control variate, IFCA's choice, and for
+            FedDyn the update of each variable of which the server keeps a state.
         weights: float32 (C,): weight in the average.
         num_examples: float32 (C,): examples processed in the last phase.
         metric_sums: Metric name, and `loss`, to float32 (C, 2): sums of those examples' values and
             weights.
         dropped: float32 (C,): 1 where the update was not finite and was set to zero.
-        local_values: Local variable's name to (C, ...), for the client alone to keep; those that
-            it started from where its update was dropped, or they are not finite.
+        local_values: Local variable's name to (C, ...), which never leave the client; the values
+            it started from, if its update was dropped or they are not finite.
     """
 
     updates: Values
@@ -105,14 +105,14 @@ def train_clients(
 ) -> ClientOutput:
     """Runs all phases of an algorithm on a stack of clients (FedRecon, Algorithm 1, ClientUpdate).
 
-    `start` are the values before the phases.
+    `start` holds the values before the phases.
     """
     values, (examples,) = touched_tables(model, algorithm.phases, start, examples)
     phases = algorithm.phases
     for number, phase in enumerate(phases[:-1]):
         values = run_phase(model, phase, values, examples.in_phase(phases, number))
-    of_last = examples.in_phase(phases, len(phases) - 1)
-    last = run_gradient_phase(model, algorithm.last_phase, values, of_last, with_metrics=True)
+    last_examples = examples.in_phase(phases, len(phases) - 1)
+    last = run_gradient_phase(model, algorithm.last_phase, values, last_examples, with_metrics=True)
     return client_output(model, algorithm, start, examples, last)
 
 
@@ -123,35 +123,37 @@ def client_output(
     examples: Examples,
     last: PhaseOutput,
 ) -> ClientOutput:
-    """Makes of the values before all phases, and of the last one, what comes of the round.
+    """Returns a round's result, by the values before all phases and the last phase's output.
 
-    Before the phases tables are whole; after them, and in `examples`, as `touched_tables` has them.
+    In `start` tables are whole; in `last` and `examples` they are cut down by `touched_tables`.
     """
     values, sums, num_examples = last
     values = whole_tables(model, algorithm.phases, start, values, examples)
-    before = own_copies(model, start.shared, examples)
+    before = per_client_copies(model, start.shared, examples)
     values = assign_states(model, algorithm, start, values, examples)
-    after = {**values.own, **sent_copies(model, values.own)}
+    after = {**values.per_client, **sent_copies(model, values.per_client)}
     updates = {name: after.get(name, before[name]) - before[name] for name in before}
     states = {v.name: updates.pop(v.name) for v in model.global_variables if v.is_state}
     if CLUSTER_SHARES in states:
         states[CLUSTER_SHARES] = after[CLUSTER_SHARES]
-    if algorithm.server_remembers:
+    if algorithm.server_has_memory:
         states.update((f"{SERVER_STATE}/{k}", updates[k]) for k in model.copies.values())
-    every = [*updates.values(), *states.values()]
+    sent = [*updates.values(), *states.values()]
     finite = tf.reduce_all(
-        [_all_finite(u) for u in every] + [tf.math.is_finite(sums["loss"][:, 0])], axis=0
+        [_all_finite(u) for u in sent] + [tf.math.is_finite(sums["loss"][:, 0])], axis=0
     )
     if algorithm.max_update_norm is not None:
         updates = _clip(updates, algorithm.max_update_norm)
-    local = {name: values.own[name] for name in start.own}
-    # A bound on changes is for weights: states follow from what the server has heard.
-    held = {v.name for v in model.local_variables if not v.is_state}
-    bounded = [{k: v for k, v in of.items() if k in held} for of in (start.own, local)]
-    local.update(bound_local_values(algorithm, *bounded))
+    local = {name: values.per_client[name] for name in start.per_client}
+    # The bound on local changes is for weights alone: states must agree with what the server has.
+    weight_names = {v.name for v in model.local_variables if not v.is_state}
+    weights_before, weights_after = (
+        {k: v for k, v in part.items() if k in weight_names} for part in (start.per_client, local)
+    )
+    local.update(bound_local_values(algorithm, weights_before, weights_after))
     sane = tf.reduce_all([finite, *map(_all_finite, local.values())], axis=0)
     keep = tf.cast(finite, tf.float32)
-    # A stack may be filled up with clients that do not exist.
+    # A stack may be padded with clients that do not exist.
     exists = examples.exists
     weights = sums["loss"][:, 1] if algorithm.weighting == "num_examples" else exists
     return ClientOutput(
@@ -161,19 +163,19 @@ def client_output(
         num_examples=num_examples * keep,
         metric_sums={k: tf.where(finite[:, tf.newaxis], s, 0.0) for k, s in sums.items()},
         dropped=exists * (1.0 - keep),
-        local_values={k: where_client(sane, local[k], v) for k, v in start.own.items()},
+        local_values={k: where_client(sane, local[k], v) for k, v in start.per_client.items()},
     )
 
 
 def bound_local_values(algorithm: Algorithm, start: Values, values: Values) -> Values:
-    """Holds what a round changes in each client's local variables, (C, ...), down to a norm."""
+    """Scales a round's change of each client's local variables, (C, ...), down to a norm."""
     bound = algorithm.max_local_update_norm
     if bound is None or not start:
         return values
     changes = {name: values[name] - value for name, value in start.items()}
     is_small = tf.sqrt(squared_norms(changes)) <= bound
-    held = _clip(changes, bound)
-    return {k: where_client(is_small, values[k], v + held[k]) for k, v in start.items()}
+    clipped = _clip(changes, bound)
+    return {k: where_client(is_small, values[k], v + clipped[k]) for k, v in start.items()}
 
 
 def run_phase(
@@ -185,11 +187,11 @@ def run_phase(
     if isinstance(phase, BlendPhase):
         return _blend(model, phase, values, examples)
     if isinstance(phase, ChoicePhase):
-        return choose(model, phase, values, examples)
+        return choose_clusters(model, phase, values, examples)
     if isinstance(phase, NeighboursPhase):
-        return remember(model, phase, values, examples)
+        return store_memory(model, phase, values, examples)
     local = solve_local_values(model, phase, values, examples, phase_mask(phase.data, examples))
-    return values._replace(own={**values.own, **local})
+    return values._replace(per_client={**values.per_client, **local})
 
 
 def run_gradient_phase(
@@ -200,41 +202,41 @@ def run_gradient_phase(
     *,
     with_metrics: bool = False,
 ) -> PhaseOutput:
-    """Runs the steps of a gradient phase, clients stacked."""
-    read = readings(model, phase)
-    differentiate = _stacked_gradient(model, read, examples, with_metrics=with_metrics)
+    """Runs the steps of a gradient phase on stacked clients."""
+    views = model_views(model, phase)
+    differentiate = _stacked_gradient(model, views, examples, with_metrics=with_metrics)
     return take_steps(model, phase, values, examples, differentiate, with_metrics=with_metrics)
 
 
 def _stacked_gradient(
     model: PartitionedModel,
-    read: Sequence[PartitionedModel],
+    views: Sequence[PartitionedModel],
     examples: Examples,
     *,
     with_metrics: bool = False,
 ) -> Callable[..., tuple[Values, Values, Values, Values]]:
-    """Returns what differentiates a batch of each client, as `take_steps` wants."""
+    """Returns the `differentiate` of `take_steps` that takes gradients of stacked clients."""
 
     def differentiate(values: ClientValues, moved: Values, index: tf.Tensor, active: tf.Tensor):
         batch = take_batch(model, examples, index, values)
         with tf.GradientTape() as tape:
-            variables = {k: batch.minis.get(k, v) for k, v in moved.items()}
+            variables = {k: batch.id_rows.get(k, v) for k, v in moved.items()}
             tape.watch(variables)
-            minis = {k: variables.get(k, v) for k, v in batch.minis.items()}
-            dense = values._replace(own={**values.own, **variables})
-            taken = batch._replace(minis=minis)
-            outcome, *others = [predict_batch(m, dense, taken, training=True) for m in read]
-            # Clients share no variable here, so the sum's gradient is each client's own.
-            totals = tf.reduce_sum(outcome.weights, -1)
+            id_rows = {k: variables.get(k, v) for k, v in batch.id_rows.items()}
+            dense = values._replace(per_client={**values.per_client, **variables})
+            watched = batch._replace(id_rows=id_rows)
+            output, *others = [predict_batch(m, dense, watched, training=True) for m in views]
+            # Clients share no variable here, so the sum's gradient has each client's gradient.
+            totals = tf.reduce_sum(output.weights, -1)
             shares = batch.mask * tf.math.divide_no_nan(active, totals)[:, tf.newaxis]
-            total = tf.reduce_sum(outcome.losses * shares)
+            total = tf.reduce_sum(output.losses * shares)
             for other in others:
                 total += tf.reduce_sum(other.losses * shares)
         gradients = tape.gradient(
             total, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
         places = {k: _places(v, batch.positions[k]) for k, v in moved.items() if k in model.tables}
-        sums = batch_metric_sums(model, batch, outcome) if with_metrics else {}
+        sums = batch_metric_sums(model, batch, output) if with_metrics else {}
         sums = {name: pairs * active[:, tf.newaxis] for name, pairs in sums.items()}
         return variables, gradients, places, sums
 
@@ -244,9 +246,9 @@ def _stacked_gradient(
 def _blend(
     model: PartitionedModel, phase: BlendPhase, values: ClientValues, examples: Examples
 ) -> ClientValues:
-    """Takes the steps of a blend phase; then copies go as far as these say."""
-    copies = {copy: values.own[copy] for copy in model.blends.values()}
-    ways = {k: start_of_copy(model, k, values.shared, examples) - v for k, v in copies.items()}
+    """Steps the shares of a blend phase, then moves copies by those shares of their way."""
+    copies = {copy: values.per_client[copy] for copy in model.blends.values()}
+    ways = {k: starting_copy(model, k, values.shared, examples) - v for k, v in copies.items()}
     schedule = schedule_phase(phase, examples)
     differentiate = _stacked_gradient(model, [model.personal], examples)
 
@@ -255,7 +257,7 @@ def _blend(
 
     def step(number: tf.Tensor, shares: Values) -> tuple[tf.Tensor, Values]:
         active, moved = schedule.active[number], blended(shares)
-        current = values.fold_noise(number)._replace(own={**values.own, **moved})
+        current = values.fold_noise(number)._replace(per_client={**values.per_client, **moved})
         _, slopes, *_ = differentiate(current, moved, schedule.batches[number], active)
         new = {}
         for name, copy in model.blends.items():
@@ -266,14 +268,14 @@ def _blend(
     _, shares = tf.while_loop(
         lambda number, _: number < schedule.num_steps,
         step,
-        (0, {name: values.own[name] for name in model.blends}),
+        (0, {name: values.per_client[name] for name in model.blends}),
         parallel_iterations=1,
     )
-    # A client without examples stays where it is.
+    # A client without examples keeps its copies.
     has_steps = tf.reduce_sum(schedule.active, 0) > 0
     moved = {k: where_client(has_steps, v, copies[k]) for k, v in blended(shares).items()}
-    own = {**values.own, **shares, **moved}
-    return values._replace(own=own).fold_noise(PHASE_END)
+    per_client = {**values.per_client, **shares, **moved}
+    return values._replace(per_client=per_client).fold_noise(PHASE_END)
 
 
 def take_steps(
@@ -292,27 +294,27 @@ def take_steps(
         phase: The phase.
         values: The values before it.
         examples: The clients' examples.
-        differentiate: Maps a step's values, those of them that move, and each client's batch and
-            whether it takes the step, (C,), to the first three by name that `ClientOptimizer.next`
-            wants: what is stepped, its gradients and its places; and to metric sums, (C, 2).
-        with_metrics: Whether to sum metrics, each batch taken before its step.
+        differentiate: Maps a step's values, those of them that move, each client's batch number,
+            (C,), and whether it takes the step, float32 (C,), to the arguments `stepped`,
+            `gradients` and `places` of `ClientOptimizer.next`, and to metric sums, (C, 2).
+        with_metrics: Whether to sum the metrics of each batch before its step.
     """
     frozen, moving_values = split_values(model, phase, values, examples)
     anchors = proximal_anchors(model, phase, values, moving_values, examples)
-    pull, pulled, ahead, is_near = phase.proximal, set(anchors), None, False
+    pull, pulled_names, ahead, is_at_anchor = phase.proximal, set(anchors), None, False
     if phase.ahead is not None:
         ahead = _look_ahead(model, phase.ahead, examples, moving_values, differentiate)
         if phase.ahead.envelope:
-            # Looking ahead moves rows of the batch alone.
-            pull, pulled, is_near = phase.ahead.envelope, set(moving_values), True
+            # Looking ahead moves the batch's rows alone, so other rows are at their anchors.
+            pull, pulled_names, is_at_anchor = phase.ahead.envelope, set(moving_values), True
     optimizer = client_optimizer(
         phase,
         moving_values,
         model,
         pull=pull,
-        pulled=pulled,
-        is_near=is_near,
-        added=corrections(model, phase, values, moving_values, examples.rows),
+        pulled_names=pulled_names,
+        is_at_anchor=is_at_anchor,
+        corrections=corrections(model, phase, values, moving_values, examples.rows),
     )
     batches, active, num_steps, num_examples = schedule_phase(phase, examples)
     zeros = zero_sums(model, count_clients(examples)) if with_metrics else {}
@@ -321,12 +323,12 @@ def take_steps(
         rest, there, targets = frozen.fold_noise(step), moved, anchors
         if ahead is not None:
             there = ahead(step, rest, moved, batches[step], active[step])
-        current = rest._replace(own={**rest.own, **there})
+        current = rest._replace(per_client={**rest.per_client, **there})
         stepped, gradients, places, batch_sums = differentiate(
             current, there, batches[step], active[step]
         )
         if phase.ahead is not None:
-            # The step is from where the variables are. Of tables, its rows' changes are added.
+            # The step starts at the variables, not at the copy. Changes of table rows are added.
             stepped = {k: v if k in model.tables else moved[k] for k, v in stepped.items()}
             if phase.ahead.envelope:
                 targets = there
@@ -340,10 +342,10 @@ def take_steps(
     _, moved, _, sums = tf.while_loop(
         lambda step, *_: step < num_steps,
         step_clients,
-        (0, optimizer.private_copies(moving_values), optimizer.initial_state, zeros),
+        (0, optimizer.copy_mutable(moving_values), optimizer.initial_state, zeros),
         parallel_iterations=1,
     )
-    values = values._replace(own={**frozen.own, **moved}).fold_noise(PHASE_END)
+    values = values._replace(per_client={**frozen.per_client, **moved}).fold_noise(PHASE_END)
     return PhaseOutput(values, sums, num_examples)
 
 
@@ -354,28 +356,28 @@ def _look_ahead(
     moving: Values,
     differentiate: Callable[..., tuple[Values, Values, Values, Values]],
 ) -> Callable[..., Values]:
-    """Returns what takes the steps that precede one of a phase.
+    """Returns a function that takes the look-ahead steps before a step of a phase.
 
     Args:
         model: The partitioned model.
-        ahead: What the steps are.
+        ahead: The look-ahead steps.
         examples: The clients' examples.
-        moving: What the phase moves, (C, ...).
-        differentiate: Takes the gradients of a step, as `take_steps` wants.
+        moving: The values that the phase moves, (C, ...).
+        differentiate: As of `take_steps`.
 
     Returns:
-        A function of a step's number; the values that the phase leaves alone, whose noise is that
-        of the step; those that it moves; and each client's batch and whether it takes the step,
-        (C,). It returns where the copy of what moves is then.
+        A function of a step's number; the values that the phase leaves alone, with the step's
+        noise; the values that it moves; each client's batch number, (C,); and whether it takes the
+        step, float32 (C,). It returns a copy of the moving values after the look-ahead steps.
     """
-    pulled = set(moving) if ahead.envelope else set()
+    pulled_names = set(moving) if ahead.envelope else set()
     optimizer = ClientOptimizer(
         optimizer_of(ahead, model.variables[0]),
         moving,
         model,
         pull=ahead.envelope,
-        pulled=pulled,
-        is_near=True,  # The copy starts where it is pulled to.
+        pulled_names=pulled_names,
+        is_at_anchor=True,  # The copy starts at its anchor.
     )
     num_batches = count_client_batches(examples)
 
@@ -384,12 +386,12 @@ def _look_ahead(
     ) -> Values:
         if ahead.data is not None:
             in_part = tf.maximum(count_batches(ahead.data, num_batches), 1)
-            # Where passes are shuffled, it is of the step's own pass.
+            # Where passes are shuffled, the batch is of the same pass as the step.
             first = batch - batch % tf.shape(examples.mask)[1]
             batch = first + find_batch(ahead.data, step % in_part, num_batches)
 
         def take(number, copy, state):
-            current = rest.fold_noise(number)._replace(own={**rest.own, **copy})
+            current = rest.fold_noise(number)._replace(per_client={**rest.per_client, **copy})
             stepped, gradients, places, _ = differentiate(current, copy, batch, active)
             copy, state = optimizer.next(state, copy, stepped, gradients, places, active, moved)
             return number + 1, constrain(model, copy, active), state
@@ -397,7 +399,7 @@ def _look_ahead(
         _, copy, _ = tf.while_loop(
             lambda number, *_: number < ahead.steps,
             take,
-            (0, optimizer.private_copies(moved), optimizer.initial_state),
+            (0, optimizer.copy_mutable(moved), optimizer.initial_state),
             parallel_iterations=1,
         )
         return copy
@@ -406,19 +408,19 @@ def _look_ahead(
 
 
 def _places(tables: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """Turns positions (C, T) in a client's rows into ones among all clients', of (C, R, ...)."""
+    """Turns positions (C, T) in a client's rows into indices of all clients' C * R rows."""
     shape = tf.shape(tables)
     return positions + tf.range(shape[0])[:, tf.newaxis] * shape[1]
 
 
 def _clip(updates: Values, max_norm: float) -> Values:
-    """Scales each client's update, all variables together, down to a norm."""
+    """Scales each client's update down to a norm, taken over all variables."""
     scale = max_norm / tf.maximum(tf.sqrt(squared_norms(updates)), max_norm)
     return {k: u * align(scale, u.shape.rank) for k, u in updates.items()}
 
 
 def squared_norms(values: Values) -> tf.Tensor:
-    """Returns each client's squared norm, of all variables together, (C,)."""
+    """Returns each client's squared norm over all variables, (C,)."""
     return tf.add_n(
         [tf.reduce_sum(tf.square(v), list(range(1, v.shape.rank))) for v in values.values()]
     )

@@ -1,5 +1,5 @@
-"""Data by client. The modules of this folder know clients and their examples only.
+"""Data by client. The modules of this folder depend on clients and their examples only.
 
-`tables`, `ratings` and `texts` read data, `generated` makes some up, and `sources` finds them. An
-option out of range is a `UserError` that names it, in every function.
+`tables`, `ratings` and `documents` read data, `generated` makes synthetic data, and `sources`
+locates data. Every function raises a `UserError` that names an option out of range.
 """

@@ -1,4 +1,4 @@
-"""The examples of many clients, held as a few long columns; and clients out of tables."""
+"""The examples of clients, stored as long columns; conversion of tables to clients."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from fedpersonal.data.sources import (
     check_count,
     check_distinct,
     check_names,
-    errors_of,
     fingerprint,
+    prefix_errors,
 )
-from fedpersonal.errors import UserError, counted, listed, named_arguments
+from fedpersonal.errors import UserError, join_words, named_arguments, with_count
 
-# What does the same as Keras' weights of examples.
+# The advice that replaces Keras' weights of examples.
 IGNORED_WEIGHT = (
     "Weights would be ignored: make them a column of labels, which loss and example_weight of "
     "PartitionedModel read."
 )
 
 
-# Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
+# eq=False: the generated equality would need the truth value of arrays, which NumPy refuses.
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClientDataset:
-    """Examples of many clients, stored as columns, a client's examples contiguous.
+    """Examples of clients, stored as columns; each client's examples are contiguous.
 
-    Fields that do not fit each other are a `UserError`, as is a client's name that has a NUL
+    Fields that contradict each other raise a `UserError`, as does a client's name that has a NUL
     character or is not Unicode.
 
     Attributes:
         client_ids: (num_clients,) distinct names, str objects.
         offsets: (num_clients + 1,) int64; client `i` owns rows `offsets[i]:offsets[i + 1]`.
         features: Columns by name, each (num_examples, ...) of numbers or of str.
-        labels: (num_examples, ...), alike.
+        labels: (num_examples, ...) of numbers or of str.
 
     Examples:
-        Two clients, who have three examples and two:
+        Two clients, with three examples and two:
 
         >>> x = np.arange(10).reshape(5, 2)
         >>> clients = fp.ClientDataset(["ann", "bob"], [0, 3, 5], {"x": x}, [0, 1, 0, 1, 1])
@@ -67,7 +67,7 @@ class ClientDataset:
     features: Mapping[str, np.ndarray]
     labels: np.ndarray
 
-    if TYPE_CHECKING:  # What is no array becomes one.
+    if TYPE_CHECKING:  # The constructor makes arrays of its arguments.
 
         def __init__(
             self,
@@ -82,7 +82,7 @@ class ClientDataset:
             kind = type(self.features).__name__
             raise UserError(f"features must be a mapping of names to columns, got a {kind}")
         features = {k: as_column(f"features[{k!r}]", v) for k, v in self.features.items()}
-        object.__setattr__(self, "features", features)  # Frozen for everyone else.
+        object.__setattr__(self, "features", features)  # The class is frozen for all others.
         for field in ("client_ids", "offsets", "labels"):
             object.__setattr__(self, field, as_column(field, getattr(self, field)))
         self._check_clients()
@@ -94,8 +94,11 @@ class ClientDataset:
 
     def __repr__(self) -> str:
         columns = {**self.features, "labels": self.labels}
-        shown = listed([f"{n} {c.dtype}{[*c.shape[1:]] or ''}" for n, c in columns.items()])
-        clients, examples = counted(self.num_clients, "clients"), f"{self.num_examples:,} examples"
+        shown = join_words([f"{n} {c.dtype}{[*c.shape[1:]] or ''}" for n, c in columns.items()])
+        clients, examples = (
+            with_count(self.num_clients, "clients"),
+            f"{self.num_examples:,} examples",
+        )
         return f"<ClientDataset: {clients}, {examples}: {shown}>"
 
     def _check_clients(self):
@@ -111,7 +114,7 @@ class ClientDataset:
         if self.offsets[0] != 0 or (np.diff(self.offsets) < 0).any():
             raise UserError("offsets must start at 0 and never descend")
         if ids.size and not isinstance(ids[0], str):
-            first = ids[:1].tolist()[0]  # NumPy 2 shows the type of its own numbers.
+            first = ids[:1].tolist()[0]  # NumPy 2 shows the types of its numbers.
             raise UserError(f"client_ids must be str, got {first!r:.60} of dtype {ids.dtype}")
         object.__setattr__(self, "client_ids", ids.astype(object, copy=False))
         check_distinct("client_ids", ids.tolist())
@@ -119,22 +122,22 @@ class ClientDataset:
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are, those without examples included."""
+        """The number of clients, including those without examples."""
         return self.client_ids.size
 
     @property
     def num_examples(self) -> int:
-        """How many examples all clients have together."""
+        """The number of examples of all clients."""
         return int(self.offsets[-1])
 
     @property
     def counts(self) -> np.ndarray:
-        """How many examples each client has: (num_clients,) int64."""
+        """The number of examples of each client: (num_clients,) int64."""
         return np.diff(self.offsets)
 
     @property
     def example_clients(self) -> np.ndarray:
-        """Which client owns each example: (num_examples,) int64 client indices, ascending."""
+        """The client of each example: (num_examples,) int64 client indices, ascending."""
         return np.repeat(np.arange(self.num_clients), self.counts)
 
     @property
@@ -149,7 +152,7 @@ class ClientDataset:
         return {name: v[rows] for name, v in self.features.items()}, self.labels[rows]
 
     def check_client_indices(self, client_indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Returns indices, repeats allowed, as (n,) int64.
+        """Returns client indices, repeats allowed, as (n,) int64.
 
         Raises:
             UserError: If they are not a list of integers, or one is not in [0, num_clients).
@@ -162,7 +165,7 @@ class ClientDataset:
                 "client_indices must be a list of integers,"
                 f" got shape {indices.shape} of dtype {indices.dtype}"
             )
-        # One reduction instead of two comparisons: a negative is a huge unsigned number.
+        # One comparison instead of two: a negative number is a huge unsigned one.
         wrong = indices.astype(np.uint64) >= self.num_clients
         if wrong.any():
             raise UserError(
@@ -174,9 +177,9 @@ class ClientDataset:
     def in_round(
         self, round_number: int, client_indices: np.ndarray
     ) -> tuple[ClientDataset, np.ndarray]:
-        """Returns a data set, and which of its clients are these ones, as a round takes them.
+        """Returns the dataset of a round, and the indices of the given clients in it.
 
-        They are the same in each round, but for data that are drawn anew.
+        The dataset is the same in each round, except for data that are sampled in each round.
 
         Args:
             round_number: From 1.
@@ -186,7 +189,7 @@ class ClientDataset:
         return self, client_indices
 
     def subset(self, client_indices: Sequence[int] | np.ndarray) -> ClientDataset:
-        """Returns the same examples of some clients only, in this order.
+        """Returns the dataset of the given clients, in this order.
 
         Raises:
             UserError: If one of `client_indices`, (n,) integers, names no client or comes twice.
@@ -196,10 +199,10 @@ class ClientDataset:
         return self.take(rows, self.client_ids[indices], offsets)
 
     def filter_examples(self, mask: np.ndarray) -> ClientDataset:
-        """Keeps some examples of each client, and every client even if it keeps none.
+        """Returns the examples of a mask; every client stays, even without examples.
 
         Args:
-            mask: (num_examples,) bool, True to keep; anything else is a `UserError`.
+            mask: (num_examples,) bool, True to keep an example; anything else raises a `UserError`.
         """
         mask = np.asarray(mask)
         if mask.shape != (self.num_examples,) or mask.dtype != np.bool_:
@@ -211,7 +214,7 @@ class ClientDataset:
         return self.take(mask, self.client_ids, kept_before[self.offsets])
 
     def take(self, rows: np.ndarray, client_ids: np.ndarray, offsets: np.ndarray) -> ClientDataset:
-        """Returns some rows as those of these clients.
+        """Returns the dataset of the given rows, divided among the given clients.
 
         Args:
             rows: Indices of rows, or a mask, bool (num_examples,).
@@ -227,14 +230,14 @@ class ClientDataset:
         return self.filter_examples(self.example_positions < max_examples)
 
     def fingerprint(self) -> str:
-        """A short hash of the content, the same for equal content: 16 hexadecimal digits."""
+        """Returns a short hash of the content, equal for equal content: 16 hexadecimal digits."""
         columns = {f"feature {name}": column for name, column in self.features.items()}
         named = {"labels": self.labels, "client_ids": self.client_ids, "offsets": self.offsets}
         return fingerprint({**columns, **named})
 
 
 def group_rows(offsets: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lists the rows of some groups, where group `i` owns rows `offsets[i]:offsets[i + 1]`.
+    """Lists the rows of the given groups, where group `i` owns rows `offsets[i]:offsets[i + 1]`.
 
     Args:
         offsets: (num_groups + 1,) int64, ascending.
@@ -251,39 +254,38 @@ def group_rows(offsets: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.
 def number_names(
     what: str, names: pd.Series | pd.Categorical | np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers names in their order: as numbers if all are whole numbers, else as text.
+    """Numbers names in sorted order: as numbers if all are whole numbers, else as text.
 
-    Which type has the names, in which order its categories are, and what the index is, makes no
-    difference.
+    The type of `names`, the order of its categories and its index make no difference.
 
     Args:
-        what: What has the names, such as "user".
-        names: (n,) texts or numbers, which become text.
+        what: The noun of the named things, for messages, such as "user".
+        names: (n,) texts or numbers; numbers become text.
 
     Returns:
         The number of each row's name, (n,) int64, and the distinct names, str objects.
 
     Raises:
-        UserError: If a name is missing, has a NUL character or is not Unicode, or if some are texts
-            and some numbers.
+        UserError: If a name is missing, has a NUL character or is not Unicode, or if texts and
+            numbers are mixed.
     """
     column = pd.Series(names)
-    # First: pandas takes such names for others.
+    # Checked first, because pandas confuses such names.
     check_names(f"{what}s", map(str, getattr(column.array, "categories", column)))
-    codes, found = pd.factorize(column)
+    codes, distinct = pd.factorize(column)
     if (codes < 0).any():
         raise UserError(f"row {int(np.argmax(codes < 0)) + 1} names no {what}")
-    if len({isinstance(name, str) for name in found}) > 1:
+    if len({isinstance(name, str) for name in distinct}) > 1:
         raise UserError(f"rows name {what}s by texts and by numbers; make all texts")
-    texts = [str(name) for name in found]
+    texts = [str(name) for name in distinct]
     check_distinct(f"{what}s", texts)
-    order = np.array(sorted(range(len(texts)), key=_order_of(texts)), np.int64)
+    order = np.array(sorted(range(len(texts)), key=_sort_key(texts)), np.int64)
     return np.argsort(order)[codes], np.array(texts, object)[order]
 
 
-def _order_of(texts: list[str]) -> Callable[[int], tuple[int, str] | str]:
-    """Returns what to sort places of texts by."""
-    # Eighteen digits fit into an int64, and into the time that parsing may take.
+def _sort_key(texts: list[str]) -> Callable[[int], tuple[int, str] | str]:
+    """Returns the key function that sorts the indices of texts."""
+    # Eighteen digits fit into an int64, and are fast to parse.
     if all(text.isdecimal() and len(text) <= 18 for text in texts):
         return lambda place: (int(texts[place]), texts[place])
     return texts.__getitem__
@@ -300,14 +302,15 @@ def clients_from_table(
     """Groups a table's rows by client; within a client they keep their order.
 
     Args:
-        table: A row an example: of pandas or Polars, or anything with `__arrow_c_stream__`, such as
-            a table of pyarrow or a relation of DuckDB, for which pyarrow must be installed.
-        client_column: The column of the clients' names, texts or numbers, which become text. Its
-            type, and the order of categories, make no difference.
-        features: Name of each input of the model to a column, which gives an array of shape
-            (num_examples,), or to several, which give (num_examples, columns). Nullable types,
+        table: A table with an example a row: of pandas or Polars, or anything with
+            `__arrow_c_stream__`, such as a table of pyarrow or a relation of DuckDB, for which
+            pyarrow must be installed.
+        client_column: The column of the clients' names: texts, or numbers, which become text. Its
+            type and the order of its categories make no difference.
+        features: Name of each input of the model to a column, for an array of shape
+            (num_examples,), or to several columns, for (num_examples, columns). Nullable types,
             bools, categories of numbers and objects of numbers become NumPy's numbers; lists of
-            one length are rows.
+            equal lengths become rows.
         label_column: The column of labels. Columns may be those of a named index.
 
     Returns:
@@ -315,8 +318,8 @@ def clients_from_table(
 
     Raises:
         UserError: If a column is missing or there twice, is both that of clients and of labels,
-            holds neither numbers nor texts, or lacks a value somewhere; or if a client's name
-            cannot be told from others.
+            holds neither numbers nor texts, or lacks a value; or if two clients' names cannot
+            be distinguished.
 
     Examples:
         >>> table = pd.DataFrame({"who": ["bob", "ann", "bob"], "hours": [3, 1, 4], "y": [0, 1, 1]})
@@ -332,12 +335,12 @@ def clients_from_table(
     if client_column == label_column:
         raise UserError(f"client_column and label_column are both {client_column!r}")
     chosen = list_columns(features)
-    wanted = [client_column, label_column]
+    all_columns = [client_column, label_column]
     for columns in chosen.values():
-        wanted += columns if isinstance(columns, list) else [columns]
-    frame = find_columns(as_frame("table", table), wanted)
-    check_is_complete(frame, wanted)
-    with errors_of(f"client_column={client_column!r}"):
+        all_columns += columns if isinstance(columns, list) else [columns]
+    frame = find_columns(as_frame("table", table), all_columns)
+    check_is_complete(frame, all_columns)
+    with prefix_errors(f"client_column={client_column!r}"):
         numbers, client_ids = number_names("client", frame[client_column])
     frame = frame.iloc[np.argsort(numbers, kind="stable")]
     columns_of = {}
@@ -346,7 +349,7 @@ def clients_from_table(
         if not isinstance(columns, list):
             columns_of[name] = column_values(shown, frame[columns])
             continue
-        parts = [column_values(f"{shown}, column {own!r},", frame[own]) for own in columns]
+        parts = [column_values(f"{shown}, column {column!r},", frame[column]) for column in columns]
         columns_of[name] = stack_columns(shown, parts, columns)
     return ClientDataset(
         client_ids=client_ids,
@@ -359,28 +362,28 @@ def clients_from_table(
 def clients_from_datasets(
     datasets: Mapping[str, Iterable[Any]] | Sequence[Iterable[Any]],
 ) -> ClientDataset:
-    """Joins data sets of batches, one for each client, as TensorFlow Federated's processes take.
+    """Joins datasets of batches, one for each client, as TensorFlow Federated's processes take.
 
     Args:
         datasets: For each client a `tf.data.Dataset`, or a list, of batches `(x, y)` or
             `OrderedDict(x=x, y=y)`: `x` maps each input of the model to an array (batch, ...), or
-            is the array of the only one; `y` are the labels, (batch, ...). By client's name, or a
-            list of clients, who are then named `client0`, `client1`, ...
+            is the array of the only input; `y` are the labels, (batch, ...). Either a mapping by
+            client's name, or a list of clients, which are named `client0`, `client1`, ...
 
     Returns:
         The clients, with their examples in the same order. Batches are cut anew in training.
 
     Raises:
-        UserError: If there is no batch at all, batches differ in their inputs or shapes, or have
+        UserError: If there is no batch, batches differ in their inputs or shapes, or have
             more than inputs and labels, such as weights of examples.
     """
     if hasattr(datasets, "element_spec"):
         raise UserError(
-            "clients_from_datasets takes a data set for each client, {name: dataset}, and this is "
-            "one alone."
+            "clients_from_datasets takes a dataset for each client, {name: dataset}, and this is a "
+            "single dataset."
         )
     if not isinstance(datasets, Mapping):
-        datasets = {f"client{number}": own for number, own in enumerate(datasets)}
+        datasets = {f"client{number}": dataset for number, dataset in enumerate(datasets)}
     counts, batches = [], []
     for dataset in datasets.values():
         pairs = [_pair(batch) for batch in dataset]
@@ -393,9 +396,9 @@ def clients_from_datasets(
         raise UserError("no client has a batch of examples.")
     names = sorted(batches[0][0])
     if any(sorted(features) != names for features, _ in batches):
-        raise UserError(f"not all batches have the inputs {listed(names)}.")
+        raise UserError(f"not all batches have the inputs {join_words(names)}.")
     try:
-        features = {name: np.concatenate([own[name] for own, _ in batches]) for name in names}
+        features = {name: np.concatenate([x[name] for x, _ in batches]) for name in names}
         labels = np.concatenate([labels for _, labels in batches])
     except ValueError as error:
         raise UserError(f"batches have columns of different shapes: {error}") from error

@@ -1,4 +1,4 @@
-"""Labelled texts of users: out of a table, posts of Reddit, films of MovieLens."""
+"""Readers of users' labelled texts: tables, posts of Reddit, films of MovieLens."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from fedpersonal.data.movielens import (
     read_films_100k,
 )
 from fedpersonal.data.ratings import Ratings
-from fedpersonal.data.sources import check_count, errors_of, open_tfds
+from fedpersonal.data.sources import check_count, open_tfds, prefix_errors
 from fedpersonal.data.tables import count_unusable, named_columns
-from fedpersonal.errors import UserError, counted, quoted
+from fedpersonal.errors import UserError, quoted, with_count
 
 _BINARY = {"0": 0, "0.0": 0, "false": 0, "1": 1, "1.0": 1, "true": 1}
 
 
 @dataclasses.dataclass(frozen=True)
 class DocumentFilter:
-    """First the labels that are frequent, then the users who have enough texts of these.
+    """A filter that keeps frequent labels, then users with enough texts of these labels.
 
     Attributes:
-        num_labels: How many labels to keep at most, >= 2: the most frequent, of equally frequent
+        num_labels: The maximum number of labels, >= 2: the most frequent ones; of equally frequent
             ones the alphabetically first. None for labels that are 0 or 1, also written 0.0 and
             1.0, or false and true in any case.
         min_texts: Users with fewer texts of these labels are left out, >= 1.
-        max_texts: Users with more are left out, too, >= `min_texts`; None for no such limit.
+        max_texts: Users with more texts are left out, too, >= `min_texts`; None for no limit.
     """
 
     num_labels: int | None
@@ -55,14 +55,14 @@ class DocumentFilter:
                 check_count(name, getattr(self, name), minimum=minimum)
 
     def documents(self, rows: LabelledRows) -> LabelledTexts:
-        """Numbers users and labels, and leaves out what is too little or too much.
+        """Filters rows, and numbers users and labels.
 
-        Users are ordered as of `number_names`, labels by falling frequency among all rows (or "0"
+        Users are ordered by `number_names`, labels by descending frequency among all rows (or "0"
         and "1").
 
         Raises:
-            UserError: If there is only one label, none that is 0 or 1, or no user who has as many
-                texts as wanted.
+            UserError: If there is only one label, none that is 0 or 1, or no user with an allowed
+                number of texts.
         """
         users = rows.users.remove_unused_categories()
         labels = rows.labels.remove_unused_categories()
@@ -76,21 +76,21 @@ class DocumentFilter:
         labelled = row_labels >= 0
 
         counts = np.bincount(users.codes[labelled], minlength=len(users.categories))
-        few = counts < self.min_texts
-        many = counts > (np.inf if self.max_texts is None else self.max_texts)
-        if (few | many).all():
+        has_few = counts < self.min_texts
+        has_many = counts > (np.inf if self.max_texts is None else self.max_texts)
+        if (has_few | has_many).all():
             limit = "" if self.max_texts is None else f" to max_texts={self.max_texts}"
             raise UserError(
                 f"no user has min_texts={self.min_texts}{limit} texts of these labels; the "
                 f"most that one has is {counts.max(initial=0)}"
             )
         rows.report[others] += int((~labelled).sum())
-        rows.report[f"users with fewer than {self.min_texts} texts"] += int(few.sum())
-        rows.report["texts of these users"] += int(counts[few].sum())
-        rows.report[f"users with more than {self.max_texts} texts"] += int(many.sum())
-        rows.report["texts of those users"] += int(counts[many].sum())
-        kept = np.flatnonzero(labelled & ~(few | many)[users.codes])
-        return rows.grouped(LabelledTexts, kept, row_labels[kept], label_names)
+        rows.report[f"users with fewer than {self.min_texts} texts"] += int(has_few.sum())
+        rows.report["texts of these users"] += int(counts[has_few].sum())
+        rows.report[f"users with more than {self.max_texts} texts"] += int(has_many.sum())
+        rows.report["texts of those users"] += int(counts[has_many].sum())
+        kept = np.flatnonzero(labelled & ~(has_few | has_many)[users.codes])
+        return rows.group(LabelledTexts, kept, row_labels[kept], label_names)
 
 
 def read_documents(
@@ -104,22 +104,22 @@ def read_documents(
     min_texts: int = 15,
     max_texts: int | None = None,
 ) -> LabelledTexts:
-    """Reads the labelled texts of a table, as of `read_table`, which counts bad rows.
+    """Reads the labelled texts of a table by `read_table`, which counts bad rows.
 
-    Columns are as of `read_text`, labels being texts or numbers, and the other options as of
-    `DocumentFilter`, which counts in the report what it leaves out.
+    The columns are those of `read_text` and of labels, texts or numbers. The other options are
+    those of `DocumentFilter`, which counts in the report what it leaves out.
     """
-    wanted = DocumentFilter(num_labels=num_labels, min_texts=min_texts, max_texts=max_texts)
+    limits = DocumentFilter(num_labels=num_labels, min_texts=min_texts, max_texts=max_texts)
     columns = named_columns(
         user_column=user_column, text_column=text_column, label_column=label_column
     )
     rows = read_labelled_rows(path, columns, time_column)
-    with errors_of(os.fspath(path)):
-        return wanted.documents(rows)
+    with prefix_errors(os.fspath(path)):
+        return limits.documents(rows)
 
 
 def _binary_numbers(labels: pd.Categorical) -> np.ndarray:
-    """Returns the number of each category, (num_categories,) int32, -1 if it is to go."""
+    """Returns the number of each category, (num_categories,) int32, -1 if it is left out."""
     numbers = [_BINARY.get(label.strip().lower(), -1) for label in labels.categories]
     if max(numbers, default=-1) < 0:
         examples = ", ".join(quoted(label) for label in labels.categories[:3])
@@ -128,7 +128,7 @@ def _binary_numbers(labels: pd.Categorical) -> np.ndarray:
 
 
 def _most_frequent(labels: pd.Categorical, num_labels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the names kept and numbers as `_binary_numbers` does."""
+    """Returns the names of the kept labels, and numbers as of `_binary_numbers`."""
     if len(labels.categories) < 2:
         label = quoted(labels.categories[0])
         raise UserError(f"all rows have the label {label}; at least 2 are needed")
@@ -140,7 +140,7 @@ def _most_frequent(labels: pd.Categorical, num_labels: int) -> tuple[np.ndarray,
 
 
 _URL = "https://zenodo.org/record/1043504/files/corpus-webis-tldr-17.zip?download=1"
-_ADVICE = "read an own table of comments instead"
+_ADVICE = "read your own table of comments instead"
 
 
 def load_reddit(
@@ -152,14 +152,14 @@ def load_reddit(
 ) -> LabelledTexts:
     """Loads `reddit` of TensorFlow Datasets (3 GB to download, 18 GB prepared) by subreddit.
 
-    These are the posts of Webis-TLDR-17, those with a "tl;dr", and not the comments of the FURL
-    paper (Bui et al., section 4.1), to whose limits, those of `DocumentFilter`, the options
-    default. There are no times: a user's posts keep the order of the data set, which has been
-    shuffled. It is read twice, so that only the texts that are kept need memory. Posts of
-    "[deleted]" users, those without text and those with a NUL character are left out. `data_dir`
-    and errors are as of `open_tfds`.
+    These are the posts of Webis-TLDR-17, which have a "tl;dr", not the comments of the FURL paper
+    (Bui et al., section 4.1). The options default to the limits of that paper and are those of
+    `DocumentFilter`. There are no times: a user's posts keep the order of the dataset, which is
+    shuffled. The dataset is read twice, so that only the kept texts need memory. Posts of
+    "[deleted]" users, without text or with a NUL character are left out. `data_dir` and errors
+    are those of `open_tfds`.
     """
-    wanted = DocumentFilter(num_labels=num_labels, min_texts=min_texts, max_texts=max_texts)
+    limits = DocumentFilter(num_labels=num_labels, min_texts=min_texts, max_texts=max_texts)
     read = open_tfds("reddit", title="Reddit", url=_URL, advice=_ADVICE, data_dir=data_dir)
     batches = (
         (
@@ -179,7 +179,7 @@ def load_reddit(
     report: collections.Counter[str] = collections.Counter()
     usable = count_unusable(unusable, report)
     if not usable.any():
-        reasons = ", ".join(counted(count, what) for what, count in report.items() if count)
+        reasons = ", ".join(with_count(count, what) for what, count in report.items() if count)
         raise UserError(f"reddit: no post can be used: {reasons}")
     rows = LabelledRows(
         "reddit",
@@ -189,13 +189,13 @@ def load_reddit(
         times=np.zeros(int(usable.sum())),
         report=report,
     )
-    with errors_of("reddit"):
-        return wanted.documents(rows)
+    with prefix_errors("reddit"):
+        return limits.documents(rows)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Bodies:
-    """The texts of some rows of the data set, which are read when they are asked for."""
+    """The texts of selected rows of the dataset, which are read when they are indexed."""
 
     _read: Callable[[Sequence[str]], Iterator[tuple[np.ndarray, ...]]]
     _rows: np.ndarray
@@ -215,22 +215,22 @@ def _decoded(texts: np.ndarray) -> np.ndarray:
 
 
 LIKED = 4.0
-"""Stars from which on a user likes a film."""
+"""The lowest rating, in stars, of a film that a user likes."""
 
 
 def load_films_100k(*, min_texts: int = 15, max_texts: int | None = None) -> LabelledTexts:
-    """Loads the films of MovieLens-100K, which the package `recbole` brings.
+    """Loads the films of MovieLens-100K from the installed package `recbole`.
 
     Args:
         min_texts: Users with fewer ratings are left out, >= 1.
-        max_texts: Users with more are left out, too; None for no such limit.
+        max_texts: Users with more ratings are left out, too; None for no limit.
 
     Returns:
-        A text for each rating, of the film's title, year and genres, in the order of time; its
-        label is "1" from `LIKED` stars on, else "0".
+        A text for each rating, in time order: the film's title, year and genres. Its label is "1"
+        from `LIKED` stars on, else "0".
 
     Raises:
-        UserError: If the package is missing, or no user has as many ratings as wanted.
+        UserError: If the package is missing, or no user has an allowed number of ratings.
     """
     films = {item: " ".join(filter(None, parts)) for item, *parts in read_films_100k()}
     return films_liked(load_movielens_100k(), films, min_texts=min_texts, max_texts=max_texts)
@@ -239,14 +239,16 @@ def load_films_100k(*, min_texts: int = 15, max_texts: int | None = None) -> Lab
 def load_films_1m(
     data_dir: str | os.PathLike, *, min_texts: int = 15, max_texts: int | None = None
 ) -> LabelledTexts:
-    """Loads the films of MovieLens-1M from `movies.dat` and the ratings beside it.
+    """Loads the films of MovieLens-1M from `movies.dat` and the ratings in its folder.
 
     Args:
         data_dir: A folder with `movies.dat`, as published or in UTF-8, and ratings as of
             `load_movielens_1m`, itself or in its subfolder `ml-1m`; or that file.
-        min_texts: Options, result and errors are as of `load_films_100k`; ratings without times
-            are in the order of the file.
-        max_texts: Alike.
+        min_texts: As of `load_films_100k`.
+        max_texts: As of `load_films_100k`.
+
+    Returns:
+        The texts, as of `load_films_100k`; ratings without times are in the order of the file.
     """
     path = movielens_1m_file(data_dir, FILMS_1M_FILES)
     films = {i: f"{title} {genres.replace('|', ' ')}" for i, title, genres in read_films_1m(path)}
@@ -257,10 +259,10 @@ def load_films_1m(
 def films_liked(
     ratings: Ratings, films: Mapping[str, str], *, min_texts: int, max_texts: int | None
 ) -> LabelledTexts:
-    """Makes labelled texts of ratings and the texts of films, by the items' names.
+    """Makes labelled texts of ratings and of the films' texts by item name.
 
-    The other arguments, the result and errors are as of `load_films_100k`; ratings of films without
-    a text are counted in the report.
+    The other arguments, the result and errors are those of `load_films_100k`. Ratings of films
+    without a text are counted in the report.
     """
     texts = np.array([films.get(name, "") for name in ratings.item_ids], object)[ratings.items]
     liked = (ratings.ratings >= LIKED).astype(np.int8)
@@ -271,6 +273,6 @@ def films_liked(
         labels=pd.Categorical.from_codes(liked, BINARY_LABELS),
         times=np.arange(liked.size),
         report=collections.Counter(ratings.report),
-    ).only(texts != "", "ratings of films without a text")
-    with errors_of(ratings.name):
+    ).keep(texts != "", "ratings of films without a text")
+    with prefix_errors(ratings.name):
         return DocumentFilter(None, min_texts, max_texts).documents(rows)

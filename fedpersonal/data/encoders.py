@@ -1,4 +1,4 @@
-"""Texts as numbers that models take: their characters, or hashes of their words."""
+"""Encoders of texts as numbers: of their characters, or of hashes of their words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUM_SPECIAL = 2
 
 @dataclasses.dataclass(frozen=True)
 class CharacterVocabulary:
-    """The known characters; their ids follow `PADDING` 0 and `UNKNOWN` 1.
+    """A vocabulary of characters; their ids follow `PADDING` 0 and `UNKNOWN` 1.
 
     Attributes:
         characters: Distinct lower-case characters, the most frequent first.
@@ -34,15 +34,15 @@ class CharacterVocabulary:
 
     @property
     def size(self) -> int:
-        """How many ids there are: the rows of an embedding."""
+        """The number of ids: the rows of an embedding."""
         return len(self.characters) + NUM_SPECIAL
 
     def encode(self, texts: Sequence[str] | np.ndarray, *, length: int) -> np.ndarray:
-        """The ids of the first `length` >= 1 characters of texts, in lower case.
+        """Returns the ids of the first `length` >= 1 characters of texts, in lower case.
 
         Returns:
             (len(texts), length) int32 in [0, size), padded at the end by `PADDING`. An empty text
-            is one unknown character: a recurrent layer that skips padding needs something to read.
+            is one unknown character, because a recurrent layer that skips padding needs input.
         """
         check_count("length", length, minimum=1)
         ids = np.full(sys.maxunicode + 1, UNKNOWN, np.int32)
@@ -58,11 +58,11 @@ class CharacterVocabulary:
 def build_characters(
     texts: Sequence[str] | np.ndarray, *, num_characters: int = 128
 ) -> CharacterVocabulary:
-    """Makes a vocabulary of the most frequent characters of the training texts.
+    """Makes a vocabulary of the most frequent characters of training texts.
 
     Args:
-        texts: (n,) str, which are counted in lower case.
-        num_characters: How many to take at most, >= 1; of equally frequent ones those of the
+        texts: (n,) str, counted in lower case.
+        num_characters: The maximum number, >= 1; among equally frequent characters those with the
             lowest code points.
     """
     check_count("num_characters", num_characters, minimum=1)
@@ -75,16 +75,16 @@ def build_characters(
 
 def _code_points(texts: Sequence[str]) -> np.ndarray:
     """Returns the code points of texts, one text after the other: (n,) uint32."""
-    # A lone surrogate is no character, but no reason to fail either.
+    # A lone surrogate is no character, but must not fail.
     return np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), "<u4")
 
 
 @dataclasses.dataclass(frozen=True)
 class HashedWords:
-    """Words without a vocabulary: each has the number of its bucket, which others may share.
+    """Words hashed into buckets, without a vocabulary; several words may share a bucket.
 
     Attributes:
-        num_buckets: How many buckets there are, >= 1; their ids follow `PADDING` 0.
+        num_buckets: The number of buckets, >= 1; their ids follow `PADDING` 0.
     """
 
     num_buckets: int
@@ -94,21 +94,21 @@ class HashedWords:
 
     @property
     def size(self) -> int:
-        """How many ids there are: the rows of an embedding."""
+        """The number of ids: the rows of an embedding."""
         return self.num_buckets + 1
 
     def encode(self, texts: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The distinct words and pairs of neighbouring words of whole texts, in lower case.
+        """Returns the ids of the distinct words and pairs of neighbouring words of texts.
 
-        Words are as of `find_words`, in the spelling of `lower_cased`. They come before pairs, both
-        as they first occur. An id is 1 more than the CRC-32 of the UTF-8 text, a pair's with one
-        space between its words, modulo the number of buckets.
+        Words are those of `find_words` after `lower_cased`. They precede pairs; both are in the
+        order of their first occurrence. An id is 1 plus the CRC-32 of the UTF-8 text modulo the
+        number of buckets; the text of a pair has one space between its words.
 
         Returns:
             Ids, (n, longest) int32 in [0, size), padded at the end by `PADDING`, at least one wide;
-            and how many each text has, (n,) int32.
+            and the number of ids of each text, (n,) int32.
         """
-        # A title is the text of all who rate the film.
+        # All ratings of a film have the same text, its title.
         rows, distinct = pd.factorize(np.asarray(texts, object))
         bags = [self._ids(text) for text in distinct]
         counts = np.fromiter(map(len, bags), np.int32, len(bags))
@@ -119,6 +119,6 @@ class HashedWords:
     def _ids(self, text: str) -> list[int]:
         words = find_words(lower_cased(text))
         pairs = map(" ".join, zip(words, words[1:]))
-        # No word has a surrogate, so that all of it can be encoded.
+        # No word has a surrogate, so each can be encoded.
         bag = dict.fromkeys([*words, *pairs])
         return [1 + zlib.crc32(text.encode()) % self.num_buckets for text in bag]

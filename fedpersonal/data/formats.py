@@ -1,4 +1,4 @@
-"""How tables are written: separators, headers, quotation marks, encodings; and advice on them."""
+"""Formats of tables: separators, headers, quotation marks, encodings; and advice on them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Collection, Sequence
 
-from fedpersonal.errors import UserError, check_choice, listed, quoted
+from fedpersonal.errors import UserError, check_choice, join_words, quoted
 
 _BY_EXTENSION = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".json": None}
 WHITESPACE = "whitespace"  # Any run of spaces and tabs.
@@ -17,27 +17,27 @@ QUOTING = ("auto", "double", "none")
 UTF_8 = "utf-8"
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF32_LE: "utf-32",  # Begins as UTF-16's does.
+    codecs.BOM_UTF32_LE: "utf-32",  # Begins with the mark of UTF-16.
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-_MOST_NAMED = 12  # Columns, in advice.
+_MAX_NAMED_COLUMNS = 12  # In advice.
 KINDS = ("text", "real", "time", "order")
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column that is wanted of a table.
+    """A column to read from a table.
 
     Attributes:
-        name: Its name in the file.
-        kind: `text`; `real` for finite numbers; `time` for numbers of seconds or dates as in
-            ISO 8601, whichever more rows have; `order` for times too, but for text that sorts
-            rows where no row has a time.
+        name: The column's name in the file.
+        kind: `text`; `real` for finite numbers; `time` for numbers of seconds or ISO 8601
+            dates, whichever more rows have; `order` for times too, or for text that sorts rows
+            if no row has a time.
         required: Whether the file must have it.
         may_be_empty: Whether a text may be blank.
-        option: The reader's option that names it, for messages; empty where none does.
+        option: The reader's option that names the column, for messages, or "".
     """
 
     name: str
@@ -52,19 +52,20 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class TableFile(os.PathLike):
-    """A file of rows, which all readers of tables take in place of its path.
+    """A table file and its format, which all readers of tables accept in place of a path.
 
     Attributes:
-        path: Where it is; gzipped if its name ends in `.gz`.
-        separator: What divides two values: one or more characters, or "whitespace" for any run of
-            spaces and tabs; None for JSON lines.
+        path: The path; gzipped if it ends in `.gz`.
+        separator: The text between two values: one or more characters, or "whitespace" for any
+            run of spaces and tabs; None for JSON lines.
         names: The names of all columns of a file without a header; None if it has one.
-        encoding: Of the text. With the default, UTF-8, a byte-order mark of UTF-16 or UTF-32 wins.
-        quoting: "double": a value may stand in double quotes, and then hold separators, line ends
-            and doubled quotes; "none": quotes are text; "auto": "none" where tabs, white space or
-            several characters divide values, else "double", but a value that holds other rows is
+        encoding: The text encoding. With the default, UTF-8, a byte-order mark of UTF-16 or UTF-32
+            takes precedence.
+        quoting: "double": a value in double quotes may hold separators, line ends and doubled
+            quotes; "none": quotes are text; "auto": "none" if tabs, white space or several
+            characters divide values, else "double", but a value that holds other rows is
             refused.
-        has_flags: Whether flags of a program can change the four before, for messages.
+        has_flags: Whether flags of a program can change the format, for messages.
     """
 
     path: str
@@ -87,7 +88,7 @@ class TableFile(os.PathLike):
         return self.path
 
     @classmethod
-    def of(
+    def from_path(
         cls,
         path: str | os.PathLike,
         *,
@@ -97,20 +98,19 @@ class TableFile(os.PathLike):
         quoting: str = "auto",
         has_flags: bool = True,
     ) -> TableFile:
-        """Returns the file of a path whose extension tells its format.
+        """Returns the file of a path; the extension determines the format.
 
         Args:
             path: The path; a `TableFile` is returned as it is.
-            separator: As of `TableFile`, also by name, such as "tab"; None for the extension's.
+            separator: As of `TableFile`, or a name such as "tab"; None for the extension's.
             header: The names of columns of a file without a header.
-            encoding: As of `TableFile`, as the others are.
-            quoting: Alike.
-            has_flags: Alike.
+            encoding: As of `TableFile`.
+            quoting: As of `TableFile`.
+            has_flags: As of `TableFile`.
 
         Raises:
-            UserError: If the name has none of the known extensions and no separator is given, if
-                JSON lines are to have a header, a separator or quoting, or one of them is of no
-                use.
+            UserError: If the name has an unknown extension and no separator is given, if JSON lines
+                are given a header, a separator or quoting, or an option is invalid.
         """
         if isinstance(path, TableFile):
             return path
@@ -119,14 +119,14 @@ class TableFile(os.PathLike):
         extension = os.path.splitext(stem)[1].lower()
         by_name = _BY_EXTENSION.get(extension, ",")
         if extension not in _BY_EXTENSION and separator is None:
-            way_out = ", or --separator say what divides its values" if has_flags else ""
+            advice = ", or --separator must name the separator" if has_flags else ""
             raise UserError(
                 f"{path}: the name of a table must end in .csv, .tsv, .jsonl or .json,"
-                f" with or without .gz after it{way_out}"
+                f" with or without .gz after it{advice}"
             )
         if by_name is None:
-            idle = {"separator": separator, "header": header, "quoting": quoting != "auto"}
-            for flag in (flag for flag, value in idle.items() if value):
+            options = {"separator": separator, "header": header, "quoting": quoting != "auto"}
+            for flag in (flag for flag, value in options.items() if value):
                 raise UserError(f"{path}: JSON lines have no --{flag}: leave it out")
         divider = by_name if separator is None else _BY_NAME.get(separator, separator)
         return cls(path, divider, tuple(header) or None, encoding, quoting, has_flags)
@@ -144,18 +144,18 @@ class TableFile(os.PathLike):
 
     @property
     def undecodable(self) -> str:
-        """What is wrong with bytes that the encoding lacks."""
+        """The message about bytes that the encoding cannot decode."""
         return f"not {'UTF-8' if is_utf_8(self.encoding) else self.encoding}"
 
     @property
     def other_encoding(self) -> str:
-        """The advice of a message on such bytes."""
+        """The advice about bytes that the encoding cannot decode."""
         if not self.has_flags:
             return ""
         return "; if it is another encoding, name it, such as --encoding=latin-1"
 
     def divide(self, line: str) -> list[str]:
-        """Returns the values of a line that has no quoted ones."""
+        """Returns the values of a line without quoted values."""
         return _divide(line, self.separator or ",")
 
 
@@ -189,41 +189,42 @@ def _check_separator(separator: str | None) -> None:
 
 
 def is_utf_8(encoding: str) -> bool:
-    """Whether an encoding is UTF-8, in whichever spelling."""
+    """Returns whether an encoding is UTF-8, in any spelling."""
     return codecs.lookup(encoding).name == UTF_8
 
 
 def encoding_of(start: bytes, encoding: str) -> str:
-    """Returns what decodes a file of an encoding, given how it starts.
+    """Returns the encoding that decodes a file, from its first bytes.
 
-    That is the encoding of its byte-order mark, if `encoding` is UTF-8 or has no such marks.
+    A byte-order mark takes precedence if `encoding` is UTF-8 or does not name a byte order.
     """
     marked = next((name for m, name in _BYTE_ORDER_MARKS.items() if start.startswith(m)), "")
-    known = codecs.lookup(encoding).name
-    return marked if marked and (known == UTF_8 or known.startswith(marked)) else encoding
+    name = codecs.lookup(encoding).name
+    return marked if marked and (name == UTF_8 or name.startswith(marked)) else encoding
 
 
 def missing_columns(
-    file: TableFile, names: Collection[str], wanted: Sequence[Column]
+    file: TableFile, names: Collection[str], columns: Sequence[Column]
 ) -> tuple[str, str] | None:
-    """Returns what is wrong if required columns are not among the `names`: briefly, and in full.
+    """Returns a short and a full message if required columns are missing from `names`, else None.
 
-    In full it names the flags that help: those of columns, or those of the header and the
-    separator, where the first line looks as if it had none or another one.
+    The full message names the flags that help: those of columns, or those of the header and the
+    separator if the first line seems to be data or to have another separator.
     """
-    missing = [c for c in wanted if c.required and c.name not in names]
+    missing = [c for c in columns if c.required and c.name not in names]
     if not missing:
         return None
     shown = ", ".join(quoted(c.name) for c in missing)
     start = f"there {'is no column' if len(missing) == 1 else 'are no columns'} {shown}"
     if file.names is not None:
         start += " in --header"
-    full = f"{start}; the columns are {listed(list(names))}{_way_out(file, names, wanted, missing)}"
+    advice = _format_advice(file, names, columns, missing)
+    full = f"{start}; the columns are {join_words(list(names))}{advice}"
     return f"no {', '.join(repr(c.name) for c in missing)}", full
 
 
-def _way_out(
-    file: TableFile, names: Collection[str], wanted: Sequence[Column], missing: Sequence[Column]
+def _format_advice(
+    file: TableFile, names: Collection[str], columns: Sequence[Column], missing: Sequence[Column]
 ) -> str:
     options = [f"--{c.option}" for c in missing if c.option]
     which = "which one is meant" if len(options) == 1 else "which ones are meant"
@@ -235,8 +236,9 @@ def _way_out(
     if "\0" in line:
         order = "le" if line[1:2] == "\0" else "be"
         return f"; they have NUL characters, as UTF-16 does: give --encoding=utf-16-{order}"
-    least = sum(c.required for c in wanted)
-    separator = file.separator if len(names) >= max(2, least) else _likely(line, wanted)
+    num_required = sum(c.required for c in columns)
+    has_enough = len(names) >= max(2, num_required)
+    separator = file.separator if has_enough else _likely_separator(line, columns)
     parts = _divide(line, separator)
     is_other = separator != file.separator
     if not file.has_flags:
@@ -244,25 +246,25 @@ def _way_out(
         return divided if is_other else by_columns
     if not file.has_quotes and all(f'"{c.name}"' in parts for c in missing):
         return "; the names stand in quotes: give --quoting=double"
-    flags = [f"--separator={_spelled(separator)}"] if is_other else []
-    found = [f"{_spelled(separator)!r} seems to divide its values"] if is_other else []
-    if all(c.name in parts for c in wanted if c.required):
-        return f"; {found[0]}: give {flags[0]}" if found else by_columns
-    header = _header(wanted, len(parts))
+    flags = [f"--separator={_separator_name(separator)}"] if is_other else []
+    signs = [f"{_separator_name(separator)!r} seems to divide its values"] if is_other else []
+    if all(c.name in parts for c in columns if c.required):
+        return f"; {signs[0]}: give {flags[0]}" if signs else by_columns
+    header = _header(columns, len(parts))
     if any(map(is_finite, parts)):
-        found.insert(0, "the first line looks like data")
+        signs.insert(0, "the first line looks like data")
         flags.append(f"{header} (in the file's order)")
-        return f"; {', and '.join(found)}: give {' and '.join(flags)}"
-    divided = f"; {found[0]}: give {flags[0]}" if found else ""
-    has_numbers = any(c.required and c.kind == "real" for c in wanted)
-    if len(missing) < least or is_other or has_numbers:  # The first line names columns.
+        return f"; {', and '.join(signs)}: give {' and '.join(flags)}"
+    divided = f"; {signs[0]}: give {flags[0]}" if signs else ""
+    has_numbers = any(c.required and c.kind == "real" for c in columns)
+    if len(missing) < num_required or is_other or has_numbers:  # The first line names columns.
         return divided + by_columns
     return f"{by_columns}; if the first line is data, give {header} (in the file's order)"
 
 
-def _likely(line: str, wanted: Sequence[Column]) -> str:
-    """Returns the separator that gives a line the columns that are wanted, or most likely does."""
-    required = {c.name for c in wanted if c.required}
+def _likely_separator(line: str, columns: Sequence[Column]) -> str:
+    """Returns the separator that divides a line into the columns, or most likely does."""
+    required = {c.name for c in columns if c.required}
     candidates = ["\t", "::", ";", "|", ",", " "]
     if "  " in line or (" " in line and "\t" in line):
         candidates.append(WHITESPACE)
@@ -277,22 +279,22 @@ def _likely(line: str, wanted: Sequence[Column]) -> str:
     return ","
 
 
-def _spelled(separator: str) -> str:
-    """Returns what a flag's value is for a separator that shells or eyes may lose."""
+def _separator_name(separator: str) -> str:
+    """Returns the flag's value for a separator; shells and readers may lose white space."""
     return next((name for name, sign in _BY_NAME.items() if sign == separator), separator)
 
 
-def _header(wanted: Sequence[Column], number: int) -> str:
-    """Returns a flag that names so many columns, the required ones first; - names none."""
-    names = [c.name for c in sorted(wanted, key=lambda c: not c.required)]
-    required = sum(c.required for c in wanted)
-    names = [*names, *["-"] * min(number, _MOST_NAMED)][: max(number, required)]
+def _header(columns: Sequence[Column], number: int) -> str:
+    """Returns a flag that names `number` columns, required ones first; "-" names no column."""
+    names = [c.name for c in sorted(columns, key=lambda c: not c.required)]
+    required = sum(c.required for c in columns)
+    names = [*names, *["-"] * min(number, _MAX_NAMED_COLUMNS)][: max(number, required)]
     more = f",... with {number} names" if number > len(names) else ""
     return f"--header={','.join(names)}{more}"
 
 
 def is_finite(text: str) -> bool:
-    """Whether a text is a finite number."""
+    """Returns whether a text is a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:

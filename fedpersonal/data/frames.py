@@ -1,4 +1,4 @@
-"""Columns of tables, as arrays of numbers or of str: those of pandas, Polars and Arrow."""
+"""Conversion of columns of pandas, Polars and Arrow to arrays of numbers or of str."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedpersonal.data.sources import one_line
-from fedpersonal.errors import UserError, counted, kind_of, listed, quoted
+from fedpersonal.data.sources import shorten_errors
+from fedpersonal.errors import UserError, join_words, quoted, type_name, with_count
 
 _TEXTS = ("string", "bytes", "empty")
 
 
 def as_frame(name: str, table: object) -> pd.DataFrame:
-    """Returns a table as a pandas one.
+    """Returns a table as a pandas DataFrame.
 
     Args:
-        name: Its name, for messages.
+        name: The table's name, for messages.
         table: A table of pandas or Polars, or anything with `__arrow_c_stream__`, such as a table
             of pyarrow or a relation of DuckDB.
 
     Raises:
-        UserError: If it is none, or pyarrow is needed and not installed.
+        UserError: If it is no table, or pyarrow is needed and not installed.
     """
     if isinstance(table, pd.DataFrame):
         return table
     if type(table).__module__.partition(".")[0] == "polars":
         collected: Any = table.collect() if hasattr(table, "collect") else table
-        # Its own conversion needs pyarrow.
+        # The conversion by Polars needs pyarrow.
         if hasattr(collected, "get_columns"):
-            columns = {column.name: _of_polars(column) for column in collected.get_columns()}
+            columns = {column.name: _polars_values(column) for column in collected.get_columns()}
             return pd.DataFrame(columns)
-    with one_line(f"{name}, a {kind_of(table)}, cannot be read", "give a table of pandas"):
+    with shorten_errors(f"{name}, a {type_name(table)}, cannot be read", "give a table of pandas"):
         if hasattr(table, "to_pandas"):
             table = table.to_pandas()
         elif hasattr(table, "__arrow_c_stream__"):
             table = _import_pyarrow().RecordBatchReader.from_stream(table).read_all().to_pandas()
     if not isinstance(table, pd.DataFrame):
         raise UserError(
-            f"{name} must be a table of pandas, Polars or Arrow, not {kind_of(table)}; "
+            f"{name} must be a table of pandas, Polars or Arrow, not {type_name(table)}; "
             "pd.DataFrame(...) makes one."
         )
     return table
@@ -56,22 +56,22 @@ def _import_pyarrow() -> Any:
     return pyarrow
 
 
-def _of_polars(column: Any) -> Any:
+def _polars_values(column: Any) -> Any:
     values = column.to_numpy()
-    # Polars makes floats of whole numbers, and objects of bools, where some are missing.
+    # If values are missing, Polars makes floats of whole numbers and objects of bools.
     return [*values] if values.ndim > 1 else values
 
 
 def list_columns(features: object) -> dict[str, Any]:
-    """Returns the columns that are chosen for each input: a name, or a list of names.
+    """Returns the columns of each input: a name, or a list of names.
 
     Raises:
-        UserError: If they are no mapping to such, or a list has no name.
+        UserError: If `features` is no such mapping, or a list is empty.
     """
     if not isinstance(features, Mapping):
         raise UserError(
             "features must map inputs of the model to columns, such as {'x': ['height', 'age']}, "
-            f"not be {kind_of(features)}"
+            f"not be {type_name(features)}"
         )
     chosen = {k: [*v] if isinstance(v, (list, tuple)) else v for k, v in features.items()}
     for name, columns in chosen.items():
@@ -83,44 +83,46 @@ def list_columns(features: object) -> dict[str, Any]:
 
 
 def check_is_name(name: str, value: object, advice: str = "") -> None:
-    """Raises a UserError if a column's name is a list, a set or an array of names."""
+    """Raises a UserError if a column's name is a list, a set or an array."""
     if not isinstance(value, Hashable):
         raise UserError(f"{name} must be the name of one column{advice}, not {value!r:.60}")
 
 
-def find_columns(table: pd.DataFrame, wanted: Sequence[Hashable]) -> pd.DataFrame:
-    """Returns a table in which columns are found by name, those of its index too.
+def find_columns(table: pd.DataFrame, columns: Sequence[Hashable]) -> pd.DataFrame:
+    """Returns a table with the named levels of its index as columns.
 
     Raises:
-        UserError: If a column is missing, or there twice.
+        UserError: If a column is missing or duplicated.
     """
-    levels = [n for n in table.index.names if n in wanted and n not in table.columns]
+    levels = [n for n in table.index.names if n in columns and n not in table.columns]
     if levels:
         table = table.reset_index(level=levels)
-    missing = list(dict.fromkeys(str(n) for n in wanted if n not in table.columns))
+    missing = list(dict.fromkeys(str(n) for n in columns if n not in table.columns))
     if missing:
         raise UserError(
             f"the table has no column {', '.join(map(repr, missing))}; it has "
-            f"{listed([*map(str, table.columns)])}"
+            f"{join_words([*map(str, table.columns)])}"
         )
-    twice = [name for name in table.columns[table.columns.duplicated()] if name in wanted]
-    if twice:
-        raise UserError(f"the table has two columns called {quoted(str(twice[0]))}")
+    duplicates = [name for name in table.columns[table.columns.duplicated()] if name in columns]
+    if duplicates:
+        raise UserError(f"the table has two columns called {quoted(str(duplicates[0]))}")
     return table
 
 
-def check_is_complete(table: pd.DataFrame, wanted: Sequence[Hashable]) -> None:
-    """Raises a UserError if a value of some columns is missing or NaN: it names all columns."""
-    names = list(dict.fromkeys(wanted))
+def check_is_complete(table: pd.DataFrame, columns: Sequence[Hashable]) -> None:
+    """Raises a UserError that names all columns with missing or NaN values, if any."""
+    names = list(dict.fromkeys(columns))
     is_missing = table[names].isna()
     counts = is_missing.sum()
     counts = counts[counts > 0]
     if counts.empty:
         return
-    columns = listed([f"{n!r} ({counted(int(count), 'rows')})" for n, count in counts.items()])
+    incomplete = join_words(
+        [f"{n!r} ({with_count(int(count), 'rows')})" for n, count in counts.items()]
+    )
     first = int(np.argmax(is_missing.any(axis=1).to_numpy())) + 1
     raise UserError(
-        f"values are missing or NaN in {columns}, first in row {first} of {len(table):,}: leave "
+        f"values are missing or NaN in {incomplete}, first in row {first} of {len(table):,}: leave "
         f"these rows out by table.dropna(subset={[*counts.index]}), or fill them by "
         "table.fillna(...)"
     )
@@ -133,7 +135,7 @@ def column_values(name: str, column: pd.Series) -> np.ndarray:
     floats or whole numbers, and lists of one length rows.
 
     Raises:
-        UserError: If it holds anything else.
+        UserError: If the column holds anything else.
     """
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(column.cat.categories.dtype)
@@ -143,7 +145,7 @@ def column_values(name: str, column: pd.Series) -> np.ndarray:
             f"{name} holds times ({dtype}): make numbers of them, such as hours by .dt.hour, or "
             "days by (column - pd.Timestamp('2000-01-01')) / pd.Timedelta('1D')"
         )
-    plain = getattr(dtype, "numpy_dtype", dtype)  # Of a nullable type.
+    plain = getattr(dtype, "numpy_dtype", dtype)  # The type within a nullable type.
     if isinstance(plain, np.dtype) and plain.kind in "biuf" and plain != dtype:
         if column.isna().any():
             return column.to_numpy(np.float64, na_value=np.nan)
@@ -152,19 +154,21 @@ def column_values(name: str, column: pd.Series) -> np.ndarray:
 
 
 def stack_columns(name: str, columns: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
-    """Returns columns of numbers, or of texts, as (n, columns).
+    """Stacks columns of numbers, or of texts, into (n, columns).
 
     Args:
-        name: What they make, for messages.
+        name: The name of the result, for messages.
         columns: Each (n,).
-        names: Those of the columns.
+        names: The columns' names.
 
     Raises:
-        UserError: If some are numbers and some texts, or one has rows.
+        UserError: If numbers and texts are mixed, or a column holds rows.
     """
-    for column, own in zip(columns, names):
+    for column, column_name in zip(columns, names):
         if column.ndim != 1:
-            raise UserError(f"{name}: column {own!r} holds lists, which must be an input alone")
+            raise UserError(
+                f"{name}: column {column_name!r} holds lists, which must be an input alone"
+            )
     is_text = [column.dtype.kind not in "biufc" for column in columns]
     if any(is_text) and not all(is_text):
         raise UserError(
@@ -175,22 +179,22 @@ def stack_columns(name: str, columns: Sequence[np.ndarray], names: Sequence[str]
 
 
 def as_column(name: str, values: object) -> np.ndarray:
-    """Returns an array of numbers or of str; anything else is a UserError that names it."""
+    """Returns an array of numbers or of str; anything else raises a UserError with `name`."""
     if isinstance(values, pd.Series):
         return column_values(name, values)
     if isinstance(values, pd.api.extensions.ExtensionArray):
         return column_values(name, pd.Series(values))
     if isinstance(values, pd.DataFrame):
-        parts = [column_values(f"{name}, {own!r}", part) for own, part in values.items()]
+        parts = [column_values(f"{name}, {key!r}", part) for key, part in values.items()]
         return stack_columns(name, parts, [*map(str, values.columns)])
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise UserError(
-            f"{name} has {counted(int(np.ma.count_masked(values)), 'masked values')}: leave their "
-            "rows out, or fill them by .filled(...)"
+            f"{name} has {with_count(int(np.ma.count_masked(values)), 'masked values')}: leave "
+            "their rows out, or fill them by .filled(...)"
         )
     try:
         column = np.asarray(values)
-    except ValueError:  # Of lists of unequal lengths.
+    except ValueError:  # Lists have unequal lengths.
         raise UserError(f"{name} must have rows of one shape; pad shorter ones") from None
     if column.dtype != object:
         return column
@@ -199,9 +203,9 @@ def as_column(name: str, values: object) -> np.ndarray:
     kinds = {*map(type, column.flat)}
     if all(issubclass(kind, (numbers.Real, decimal.Decimal, np.bool_)) for kind in kinds):
         is_exact = all(issubclass(kind, (numbers.Integral, np.bool_)) for kind in kinds)
-        made = np.array(column.tolist()) if is_exact else column.astype(np.float64)
-        if made.dtype != object:
-            return made
+        converted = np.array(column.tolist()) if is_exact else column.astype(np.float64)
+        if converted.dtype != object:
+            return converted
     first = column.flat[0] if column.size else None
     if isinstance(first, _ROWS):
         return _stack_rows(name, column)
@@ -216,7 +220,7 @@ _ROWS = (list, tuple, np.ndarray)
 
 
 def _stack_rows(name: str, column: np.ndarray) -> np.ndarray:
-    """Returns cells that are lists of numbers as rows."""
+    """Stacks cells that are lists of numbers into rows."""
     others = [value for value in column.flat if not isinstance(value, _ROWS)]
     if others:
         raise UserError(
@@ -225,6 +229,6 @@ def _stack_rows(name: str, column: np.ndarray) -> np.ndarray:
         )
     rows = as_column(name, column.tolist())
     if rows.dtype.kind == "f" and np.isnan(rows).any():
-        count = counted(int(np.isnan(rows).reshape(len(rows), -1).any(axis=1).sum()), "rows")
+        count = with_count(int(np.isnan(rows).reshape(len(rows), -1).any(axis=1).sum()), "rows")
         raise UserError(f"{name} holds lists with NaN, in {count}: leave these out, or fill them")
     return rows

@@ -1,4 +1,4 @@
-"""Who chose which item; each client's last ones held out; other items as negatives."""
+"""Interactions of clients with items: held-out interactions, and other items as negatives."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.ratings import Ratings
 from fedpersonal.data.sources import check_count
 from fedpersonal.data.splits import places_from_end
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError, quoted
+from fedpersonal.randomness import Purpose, generator
 
 
 class Interactions(Ratings):
-    """Ratings of which it counts alone that they were given."""
+    """Ratings whose values are ignored: a user's interactions with items."""
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many interactions, users and items there are."""
+        """The numbers of interactions, users and items."""
         first, *others = super().sizes.items()
         return {"num_interactions": first[1], **dict(others)}
 
     def summary(self) -> str:
-        """A line that says what there is, and what was left out."""
-        chance = "; no times: what is held out is drawn by chance" if self.times is None else ""
-        return super().summary() + chance
+        """Returns a line about the data, with what was left out."""
+        note = "; no times: held-out items are sampled at random" if self.times is None else ""
+        return super().summary() + note
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """Interactions without two of each client.
+    """Interactions of clients, of which two each are held out.
 
     Attributes:
-        train: The others, the clients all there.
-        validation: (num_clients,) int32: the item before the last.
-        test: (num_clients,) int32: the last one.
+        train: The remaining interactions; all clients stay.
+        validation: (num_clients,) int32: the items before the last.
+        test: (num_clients,) int32: the last items.
     """
 
     train: ClientDataset
@@ -51,11 +51,11 @@ def leave_one_out(dataset: ClientDataset, *, seed: int, ordered: bool) -> HeldOu
     Args:
         dataset: The interactions, each client's in time order if `ordered`, with the feature
             "item".
-        seed: >= 0; without meaning if `ordered`.
-        ordered: True for the last ones; False for random ones.
+        seed: >= 0; ignored if `ordered`.
+        ordered: True to hold out the last interactions; False for random ones.
 
     Raises:
-        UserError: If a client has fewer than three.
+        UserError: If a client has fewer than three interactions.
     """
     if (dataset.counts < 3).any():
         index = int(dataset.counts.argmin())
@@ -70,13 +70,13 @@ def leave_one_out(dataset: ClientDataset, *, seed: int, ordered: bool) -> HeldOu
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Negatives:
-    """What a client's negatives are drawn from.
+    """A sampler of clients' negatives.
 
     Attributes:
-        avoided: What of each client is no negative, with the feature "item".
-        num_items: How many items there are.
-        per_positive: How many are drawn for each positive, with repeats; None to take every item
-            that may be one, once.
+        avoided: Each client's items that are no negatives, with the feature "item".
+        num_items: The number of items.
+        per_positive: The number of negatives sampled for each positive, with repeats; None to
+            take every possible negative once.
         seed: >= 0.
     """
 
@@ -85,23 +85,23 @@ class Negatives:
     per_positive: int | None
     seed: int
 
-    def draw(
+    def sample(
         self, positives: ClientDataset, client_indices: np.ndarray, round_number: int
     ) -> ClientDataset:
-        """Returns clients' positives, labelled 1, among negatives, labelled 0, in random order.
+        """Returns clients' positives, labelled 1, and negatives, labelled 0, in random order.
 
-        What a client gets depends on the seed, the round and its index alone. A client that has
-        chosen every item, so that none may be a negative, gets its positives alone.
+        A client's negatives depend only on the seed, the round and the client's index. A client
+        without possible negatives gets its positives only.
 
         Args:
-            positives: All clients' positives, with the features "item" and perhaps "user".
+            positives: All clients' positives, with the feature "item" and optionally "user".
             client_indices: (n,) distinct integers in [0, num_clients).
             round_number: >= 0.
         """
-        drawn = list(self._draw_each(positives, client_indices.tolist(), round_number))
-        items = np.concatenate([np.empty(0, np.int32), *(own for own, _ in drawn)])
-        labels = np.concatenate([np.empty(0, np.float32), *(own for _, own in drawn)])
-        counts = np.array([len(own) for own, _ in drawn], np.int64)
+        examples = list(self._sample_each(positives, client_indices.tolist(), round_number))
+        items = np.concatenate([np.empty(0, np.int32), *(items for items, _ in examples)])
+        labels = np.concatenate([np.empty(0, np.float32), *(labels for _, labels in examples)])
+        counts = np.array([len(items) for items, _ in examples], np.int64)
         features = {"item": items}
         if "user" in positives.features:
             users = positives.features["user"][positives.offsets[client_indices]]
@@ -109,50 +109,51 @@ class Negatives:
         offsets = np.append(0, np.cumsum(counts))
         return ClientDataset(positives.client_ids[client_indices], offsets, features, labels)
 
-    def _draw_each(
+    def _sample_each(
         self, positives: ClientDataset, client_indices: Sequence[int], round_number: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields each client's items, (n,) int32, and labels, (n,) float32."""
-        free = np.ones(self.num_items, bool)
+        is_free = np.ones(self.num_items, bool)
         for index in client_indices:
             chosen, avoided = (
                 part.features["item"][slice(*part.offsets[index : index + 2])]
                 for part in (positives, self.avoided)
             )
-            free[avoided] = False
-            others = np.flatnonzero(free)
-            free[avoided] = True  # Cheaper than a new array for every client.
+            is_free[avoided] = False
+            negatives = np.flatnonzero(is_free)
+            is_free[avoided] = True  # Cheaper than a new array for every client.
             rng = generator(Purpose.NEGATIVES, self.seed, round_number=round_number, client=index)
-            if self.per_positive is not None and others.size:
-                others = others[rng.integers(others.size, size=self.per_positive * chosen.size)]
-            order = rng.permutation(chosen.size + others.size)
-            items = np.concatenate([chosen, others]).astype(np.int32)
+            if self.per_positive is not None and negatives.size:
+                size = self.per_positive * chosen.size
+                negatives = negatives[rng.integers(negatives.size, size=size)]
+            order = rng.permutation(chosen.size + negatives.size)
+            items = np.concatenate([chosen, negatives]).astype(np.int32)
             yield items[order], (order < chosen.size).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Implicit(ClientDataset):
-    """Positives among negatives, which each round draws anew; as it stands, it is draw 0.
+    """Positives and negatives, which are sampled anew in each round; the fields are round 0.
 
     Attributes:
         positives: The positives.
-        negatives: What the others are drawn from.
+        negatives: The sampler of negatives.
     """
 
     positives: ClientDataset
     negatives: Negatives
 
     @classmethod
-    def of(cls, positives: ClientDataset, negatives: Negatives) -> Implicit:
-        """Returns positives of clients of whom each has one, among negatives."""
+    def from_positives(cls, positives: ClientDataset, negatives: Negatives) -> Implicit:
+        """Returns positives and negatives; each client has a positive."""
         check_count("num_clients", positives.num_clients, minimum=1)
-        first = negatives.draw(positives, np.arange(positives.num_clients), 0)
+        first = negatives.sample(positives, np.arange(positives.num_clients), 0)
         return cls(**vars(first), positives=positives, negatives=negatives)
 
     def in_round(
         self, round_number: int, client_indices: np.ndarray
     ) -> tuple[ClientDataset, np.ndarray]:
-        """As of `ClientDataset`, with new negatives."""
-        drawn = self.negatives.draw(self.positives, client_indices, round_number)
-        features = {name: drawn.features[name] for name in self.features}
-        return dataclasses.replace(drawn, features=features), np.arange(len(client_indices))
+        """Returns the clients' examples of a round, with newly sampled negatives."""
+        sampled = self.negatives.sample(self.positives, client_indices, round_number)
+        features = {name: sampled.features[name] for name in self.features}
+        return dataclasses.replace(sampled, features=features), np.arange(len(client_indices))

@@ -1,4 +1,4 @@
-"""Texts of many users, each with a label: a class, a click, or the context it was said in."""
+"""Labelled texts of users; a label is a class, a click or the context of an utterance."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _Texts = TypeVar("_Texts", bound="LabelledTexts")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelledTexts(LoadedData):
-    """Labelled texts of many clients, a client's contiguous and in time order.
+    """Labelled texts of clients; each client's texts are contiguous and in time order.
 
     Attributes:
-        name: What the texts are, such as "reddit_comments".
+        name: The name of the texts, such as "reddit_comments".
         client_ids: (num_clients,) distinct names, str objects.
         offsets: (num_clients + 1,) int64; client `i` owns texts `offsets[i]:offsets[i + 1]`.
         texts: (num_texts,) str objects.
         labels: (num_texts,) int32 in [0, num_labels).
-        label_names: (num_labels,) distinct names, str objects; some may not occur.
-        report: How many things of which kind were left out when the texts were chosen.
+        label_names: (num_labels,) distinct names, str objects; not all need occur.
+        report: Reason to the number of texts or users that were left out.
     """
 
     nouns: ClassVar[tuple[str, str]] = ("texts", "labels")
@@ -57,33 +57,33 @@ class LabelledTexts(LoadedData):
         wrong = (self.labels < 0) | (self.labels >= self.num_labels)
         if wrong.any():
             raise UserError(
-                f"labels must be in [0, {self.num_labels}), as there are so many label_names, got"
+                f"labels must be in [0, {self.num_labels}), the number of label_names, got"
                 f" {self.labels[wrong][0]}"
             )
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return self.client_ids.size
 
     @property
     def num_labels(self) -> int:
-        """How many labels there are."""
+        """The number of labels."""
         return self.label_names.size
 
     @property
     def is_binary(self) -> bool:
-        """Whether the labels are 0 and 1 by name, as of a click, and not those of classes."""
+        """Whether the labels' names are 0 and 1, as for clicks."""
         return tuple(self.label_names) == BINARY_LABELS
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many texts, users and labels there are."""
+        """The numbers of texts, users and labels."""
         texts, labels = (f"num_{noun}" for noun in self.nouns)
         return {texts: self.texts.size, "num_users": self.num_clients, labels: self.num_labels}
 
     def subset(self: _Texts, client_indices: np.ndarray) -> _Texts:
-        """Returns the texts of some clients only, with all labels.
+        """Returns the texts of the given clients, with all label names.
 
         Args:
             client_indices: (n,) integers in [0, num_clients).
@@ -98,41 +98,41 @@ class LabelledTexts(LoadedData):
         )
 
     def to_client_dataset(self) -> ClientDataset:
-        """The texts as examples with the feature "text", (num_texts,) str objects."""
+        """Returns the texts as examples with the feature "text", (num_texts,) str objects."""
         return ClientDataset(self.client_ids, self.offsets, {"text": self.texts}, self.labels)
 
 
-class _ByRows(Protocol):
+class _RowIndexable(Protocol):
     def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """Rows on the way to labelled texts.
+    """Rows of a table that become labelled texts.
 
     Attributes:
-        name: What to call the texts.
+        name: The name of the texts.
         users: (n,) names.
-        texts: What gives (m,) str when it is indexed by rows, (m,) int64 in [0, n).
+        texts: An object that, indexed by rows, (m,) int64 in [0, n), returns (m,) str.
         labels: (n,) names.
-        times: (n,) numbers that order a user's rows; among equal ones they keep their order.
-        report: What was left out, which grows.
+        times: (n,) numbers that order a user's rows; rows of equal times keep their order.
+        report: Reason to the number of rows that were left out so far.
     """
 
     name: str
     users: pd.Categorical
-    texts: pd.Categorical | _ByRows
+    texts: pd.Categorical | _RowIndexable
     labels: pd.Categorical
     times: np.ndarray
     report: collections.Counter[str]
 
-    def only(self, kept: np.ndarray, others: str) -> LabelledRows:
-        """Returns the rows of a mask, (n,) bool, and counts the `others` in the report."""
-        self.report[others] += int((~kept).sum())
+    def keep(self, kept: np.ndarray, left_out: str) -> LabelledRows:
+        """Returns the rows of a mask, (n,) bool; the report counts the others as `left_out`."""
+        self.report[left_out] += int((~kept).sum())
         columns = ("users", "texts", "labels", "times")
         return dataclasses.replace(self, **{name: getattr(self, name)[kept] for name in columns})
 
-    def grouped(
+    def group(
         self,
         kind: type[_Texts],
         rows: np.ndarray,
@@ -141,10 +141,14 @@ class LabelledRows:
         *,
         texts: np.ndarray | None = None,
     ) -> _Texts:
-        """Groups some `rows`, (m,) int64, by user (`number_names`), and orders a user's by time.
+        """Groups rows by user, in the order of `number_names`, and sorts each user's rows by time.
 
-        Labels are (m,) places among the `label_names`, and texts, if given, (m,) others than the
-        rows'.
+        Args:
+            kind: The class of the result.
+            rows: (m,) int64, the rows to take.
+            labels: (m,) indices into `label_names`.
+            label_names: The names of labels.
+            texts: (m,) str that replace the rows' texts; None to keep these.
         """
         users, client_ids = number_names("user", self.users[rows])
         order = np.lexsort((self.times[rows], users))
@@ -155,7 +159,7 @@ class LabelledRows:
             texts=self.texts[rows[order]] if texts is None else texts[order],
             labels=labels[order],
             label_names=label_names,
-            report={what: count for what, count in self.report.items() if count},
+            report={reason: count for reason, count in self.report.items() if count},
         )
 
 
@@ -166,23 +170,23 @@ def read_labelled_rows(
     *,
     times: str = "time",
 ) -> LabelledRows:
-    """Reads the good rows of a table and counts the bad ones.
+    """Reads the good rows of a table and counts the bad rows.
 
-    Columns are those of the users, the texts and the labels; times are of the kind `time` or
-    `order`.
+    `columns` are those of users, texts and labels; `times` is the kind of the time column, `time`
+    or `order`.
     """
-    wanted = [*columns, *time_columns(time_column, times)]
-    table = read_table(path, wanted, bad_rows="count")
+    all_columns = [*columns, *time_columns(time_column, times)]
+    table = read_table(path, all_columns, bad_rows="count")
     users, texts, labels = (table.columns[column.name] for column in columns)
     report = collections.Counter(table.report)
     return LabelledRows(table.name, users, texts, labels, table.order(time_column), report)
 
 
 def most_frequent_labels(dataset: ClientDataset) -> np.ndarray:
-    """The label that each client has most often, (num_clients,) int64.
+    """Returns the most frequent label of each client, (num_clients,) int64.
 
-    Labels are whole numbers >= 0 of any dtype; of equally frequent ones it is the lowest, and 0 of
-    a client without any.
+    Labels are whole numbers >= 0 of any dtype. The lowest of equally frequent labels is taken, and
+    0 for a client without examples.
     """
     labels = dataset.labels.astype(np.int64)
     num_labels = labels.max(initial=0) + 1

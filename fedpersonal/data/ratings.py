@@ -1,4 +1,4 @@
-"""Ratings that users gave to items, numbered and sorted, from any table of them."""
+"""Users' ratings of items, numbered and sorted, read from any table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pandas as pd
 from fedpersonal.data.clients import ClientDataset, number_names
 from fedpersonal.data.formats import Column
 from fedpersonal.data.ranking import candidates_suffix
-from fedpersonal.data.sources import LoadedData, check_count, errors_of
+from fedpersonal.data.sources import LoadedData, check_count, prefix_errors
 from fedpersonal.data.tables import named_columns, read_table, time_columns
 from fedpersonal.errors import UserError
 
@@ -22,18 +22,18 @@ RatingsT = TypeVar("RatingsT", bound="Ratings")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ratings(LoadedData):
-    """Ratings, sorted by user, and a user's by time (or as they came, if there are no times).
+    """Ratings, sorted by user, then by time (or in the original order, without times).
 
     Attributes:
-        name: What the ratings are, such as "movielens-100k".
+        name: The name of the ratings, such as "movielens-100k".
         users: (n,) int32 in [0, num_users), ascending.
         items: (n,) int32 in [0, num_items).
         ratings: (n,) float32, finite.
         times: (n,) int64 seconds, or None.
         user_ids: (num_users,) the users' original names, str objects.
         item_ids: (num_items,) the items' original names, str objects.
-        report: What was left out: users with too few ratings, these ratings, and ratings of an item
-            that the same user rated again later.
+        report: Reason to the number left out: users with too few ratings, their ratings, and
+            ratings of an item that the same user rated again later.
     """
 
     name: str
@@ -47,13 +47,13 @@ class Ratings(LoadedData):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many ratings, users and items there are."""
+        """The numbers of ratings, users and items."""
         arrays = {"ratings": self.ratings, "users": self.user_ids, "items": self.item_ids}
-        return {f"num_{what}": array.size for what, array in arrays.items()}
+        return {f"num_{noun}": array.size for noun, array in arrays.items()}
 
     @property
     def candidates_suffix(self) -> str:
-        """How metrics' names say among how many items one is ranked, the same for all seeds."""
+        """The suffix of metrics' names for the number of ranked items, the same for all seeds."""
         num_rated = np.bincount(self.users, minlength=self.user_ids.size)
         return candidates_suffix(num_rated, self.item_ids.size)
 
@@ -63,12 +63,12 @@ class Ratings(LoadedData):
         return self.user_ids
 
     def subset(self: RatingsT, client_indices: np.ndarray) -> RatingsT:
-        """Returns the ratings of some users only, and the items that these have rated.
+        """Returns the ratings of the given users, and the items that these have rated.
 
         Args:
             client_indices: (n,) integers in [0, num_users), ascending.
         """
-        return _only(self, np.isin(np.arange(self.user_ids.size), client_indices))
+        return _ratings_of_users(self, np.isin(np.arange(self.user_ids.size), client_indices))
 
     def to_client_dataset(self) -> ClientDataset:
         """Makes each user a client, in the order of the users and of each user's ratings.
@@ -90,25 +90,25 @@ def read_ratings(
     min_ratings: int = 1,
     name: str | None = None,
 ) -> Ratings:
-    """Reads the ratings, finite numbers, of a table, as of `read_table`, which refuses bad rows.
+    """Reads the ratings of a table by `read_table`; a bad row is an error.
 
-    Times are as of `time_columns`, and `min_ratings` as of `number_ratings`. Without a
-    `rating_column` all ratings are 1. They are called `name`, by default as the file is without its
-    extensions.
+    Ratings are finite numbers; without a `rating_column` all are 1. `time_column` is as of
+    `time_columns`, and `min_ratings` as of `number_ratings`. `name` defaults to the file's name
+    without extensions.
     """
     check_count("min_ratings", min_ratings, minimum=1)
-    wanted = named_columns(user_column=user_column, item_column=item_column)
+    columns = named_columns(user_column=user_column, item_column=item_column)
     if rating_column is not None:
-        wanted.append(Column(rating_column, "real", option="rating_column"))
-    table = read_table(path, [*wanted, *time_columns(time_column)], bad_rows="refuse")
+        columns.append(Column(rating_column, "real", option="rating_column"))
+    table = read_table(path, [*columns, *time_columns(time_column)], bad_rows="refuse")
     users, items, *times = table.columns.values()
     ratings = np.ones(len(users), np.float32) if rating_column is None else times.pop(0)
     if time_column in table.columns:
-        # Beyond 2**53 a float64 no longer tells two seconds apart, nor need it here.
+        # Beyond 2**53 a float64 cannot distinguish two seconds.
         table.refuse(time_column, np.abs(times[0]) > 2**53, "is too large for seconds")
         times = [np.floor(times[0]).astype(np.int64)]
     name = table.name if name is None else name
-    with errors_of(table.file.path):
+    with prefix_errors(table.file.path):
         return number_ratings(users, items, ratings, *times, name=name, min_ratings=min_ratings)
 
 
@@ -121,18 +121,18 @@ def number_ratings(
     name: str,
     min_ratings: int = 1,
 ) -> Ratings:
-    """Numbers the users and items, sorts the ratings, and leaves out what is too little.
+    """Numbers users and items, sorts ratings, and leaves out users with few ratings.
 
-    Users and items are numbered as of `number_names`. A user's later rating of an item replaces the
-    earlier one, where later means by time, and as given among equal times. Items that only users
-    left out have rated are left out too.
+    Users and items are numbered by `number_names`. A user's later rating of an item replaces the
+    earlier one; equal times keep the order of the arguments. Items without a rating by a remaining
+    user are left out, too.
 
     Args:
         users: (n,) names, categories or an array of str.
-        items: (n,) names, alike.
+        items: (n,) names, categories or an array of str.
         ratings: (n,) finite numbers.
         times: (n,) int64 seconds, or None.
-        name: What to call the ratings.
+        name: The name of the ratings.
         min_ratings: Users with fewer ratings, repeated ones not counted, are left out, >= 1.
 
     Raises:
@@ -143,13 +143,13 @@ def number_ratings(
     order = np.argsort(users, kind="stable") if times is None else np.lexsort((times, users))
     total = order.size
 
-    # A pair's last place in the order is its first in the order reversed.
+    # A pair's last place in the order is its first place in the reversed order.
     pairs = users[order].astype(np.int64) * item_ids.size + items[order]
     _, from_end = np.unique(pairs[::-1], return_index=True)
     order = order[np.sort(total - 1 - from_end)]
     report = {"ratings of an item rated again later": total - order.size}
 
-    everything = Ratings(
+    all_ratings = Ratings(
         name=name,
         users=users[order].astype(np.int32),
         items=items[order].astype(np.int32),
@@ -157,15 +157,15 @@ def number_ratings(
         times=None if times is None else np.asarray(times, np.int64)[order],
         user_ids=user_ids,
         item_ids=item_ids,
-        report={what: count for what, count in report.items() if count},
+        report={reason: count for reason, count in report.items() if count},
     )
-    return keep_users(everything, min_ratings=min_ratings)
+    return keep_users(all_ratings, min_ratings=min_ratings)
 
 
 def keep_users(
     ratings: RatingsT, *, min_ratings: int = 1, max_ratings: int | None = None
 ) -> RatingsT:
-    """Leaves out users with fewer or more ratings, and items that nobody else has rated.
+    """Leaves out users with fewer or more ratings, and items without ratings of other users.
 
     Args:
         ratings: All ratings.
@@ -173,7 +173,7 @@ def keep_users(
         max_ratings: Users with more are left out; None for no bound.
 
     Raises:
-        UserError: If nobody stays.
+        UserError: If no user remains.
     """
     most, bound = len(ratings.users), f"min_ratings={min_ratings}"
     if max_ratings is not None:
@@ -181,24 +181,26 @@ def keep_users(
         bound += f" to max_ratings={most}"
     check_count("min_ratings", min_ratings, minimum=1)
     counts = np.bincount(ratings.users, minlength=ratings.user_ids.size)
-    few, many = counts < min_ratings, counts > most
-    kept = ~(few | many)
+    has_few, has_many = counts < min_ratings, counts > most
+    kept = ~(has_few | has_many)
     if not kept.any():
         raise UserError(
             f"no user has {bound} ratings; the most that one has is {counts.max(initial=0)}"
         )
     left_out = {
-        f"users with fewer than {min_ratings} ratings": int(few.sum()),
-        f"users with more than {most} ratings": int(many.sum()),
+        f"users with fewer than {min_ratings} ratings": int(has_few.sum()),
+        f"users with more than {most} ratings": int(has_many.sum()),
         "ratings of these users": int(counts[~kept].sum()),
     }
-    report = {**ratings.report, **{what: n for what, n in left_out.items() if n}}
-    only = _only(ratings, kept)
-    return only if only is ratings else dataclasses.replace(only, report=report)
+    report = {**ratings.report, **{reason: n for reason, n in left_out.items() if n}}
+    remaining = _ratings_of_users(ratings, kept)
+    if remaining is ratings:
+        return ratings
+    return dataclasses.replace(remaining, report=report)
 
 
-def _only(ratings: RatingsT, kept: np.ndarray) -> RatingsT:
-    """Returns the ratings of users of a mask, bool (num_users,), and the items that they rated."""
+def _ratings_of_users(ratings: RatingsT, kept: np.ndarray) -> RatingsT:
+    """Returns the ratings of the users of a mask, bool (num_users,), and their items."""
     chosen = kept[ratings.users]
     rated = np.bincount(ratings.items[chosen], minlength=ratings.item_ids.size) > 0
     if kept.all() and rated.all():

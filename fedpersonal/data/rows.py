@@ -1,4 +1,4 @@
-"""Tables that others wrote, row by row, within limits that no honest table meets."""
+"""Reading of foreign tables row by row, within limits that no honest table exceeds."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from collections.abc import Iterator, Sequence
 
 from fedpersonal.data.formats import UTF_8, Column, TableFile, encoding_of, missing_columns
 from fedpersonal.data.sources import is_unicode
-from fedpersonal.errors import UserError, escaped
+from fedpersonal.errors import UserError, printable
 
 MAX_ROW_LENGTH = 1 << 24  # Characters.
-# A gzip file of more characters than this may have so many for each of its bytes.
+# The maximum number of characters for each byte of a gzip file beyond the minimum.
 _MIN_EXPANDED, _MAX_EXPANSION = 1 << 22, 100
-_MOST_ROW_LINES = 100  # That are kept, to see whether they are other rows.
+_MAX_ROW_LINES = 100  # Kept lines of a row, to detect that they are rows themselves.
 
 
 @contextlib.contextmanager
 def open_bytes(path: str) -> Iterator[io.BufferedReader]:
-    """Opens a regular file to read; what goes wrong until it is closed becomes a `UserError`."""
+    """Opens a regular file for reading; errors until it is closed become a `UserError`."""
     try:
         mode = os.stat(path).st_mode
-        # Opening a pipe would wait for whoever writes to it.
+        # Opening a pipe would wait for a writer.
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise UserError(f"{path}: cannot be read: it is not a regular file")
         with open(path, "rb") as file:
@@ -48,7 +48,7 @@ def open_bytes(path: str) -> Iterator[io.BufferedReader]:
 
 @contextlib.contextmanager
 def memory_for(path: str) -> Iterator[None]:
-    """Turns a lack of memory for what is in a file into a `UserError`."""
+    """Turns a lack of memory for a file's content into a `UserError`."""
     try:
         yield
     except MemoryError:
@@ -60,10 +60,11 @@ class Lines:
     """The lines of a text file; bytes that its encoding lacks are lone surrogates.
 
     Attributes:
-        path: Where it is; gzipped if its name ends in `.gz`.
-        encoding: Of the text; a byte-order mark wins over UTF-8.
-        row_length: Characters of the lines that have been read of a row, until `start_row`.
-        row_lines: The first of these lines.
+        path: The path; gzipped if it ends in `.gz`.
+        encoding: The text encoding; a byte-order mark takes precedence over UTF-8.
+        row_length: The number of characters of the current row that have been read; `start_row`
+            resets it.
+        row_lines: The first lines of the current row.
     """
 
     path: str
@@ -72,12 +73,12 @@ class Lines:
     row_lines: list[str] = dataclasses.field(default_factory=list)
 
     def __iter__(self) -> Iterator[str]:
-        """Yields the lines with their ends, whichever these are.
+        """Yields the lines with their line ends, of any kind.
 
         Raises:
             UserError: If the file cannot be read, is not of its encoding, a row has more than
-                `MAX_ROW_LENGTH` characters, or the file is far longer than its compressed bytes can
-                honestly say.
+                `MAX_ROW_LENGTH` characters, or the text is implausibly longer than the compressed
+                file.
         """
         number = 0
         with open_bytes(self.path) as file, self._open(file) as text:
@@ -99,16 +100,17 @@ class Lines:
                                 f"{self.path}: its text is more than {_MAX_EXPANSION} times as long"
                                 " as the gzip file; if that is right, unpack it first"
                             )
-                    if len(self.row_lines) < _MOST_ROW_LINES:
+                    if len(self.row_lines) < _MAX_ROW_LINES:
                         self.row_lines.append(line)
                     yield line
-            except UnicodeError as error:  # Of UTF-16 and its kin, not all can be escaped.
+            except UnicodeError as error:  # UTF-16 and UTF-32 cannot escape all bytes.
+                reason = printable(str(error))
                 raise UserError(
-                    f"{self.path}, after line {number}: not {self.encoding}: {escaped(str(error))}"
+                    f"{self.path}, after line {number}: not {self.encoding}: {reason}"
                 ) from None
 
     def start_row(self) -> None:
-        """Forgets the lines of the row before."""
+        """Forgets the lines of the previous row."""
         self.row_length = 0
         self.row_lines.clear()
 
@@ -126,9 +128,12 @@ class Lines:
 
 @dataclasses.dataclass(frozen=True)
 class BadRow:
-    """A row that cannot be used: why, in words that are the same for all such rows, and in detail.
+    """A row that cannot be used.
 
-    It took so many lines of the file along.
+    Attributes:
+        reason: The reason, in words that are equal for all such rows.
+        detail: The reason, in detail.
+        num_lines: The number of lines of the file that the row covers.
     """
 
     reason: str
@@ -140,13 +145,13 @@ Row = typing.Union[Sequence[str], BadRow]
 
 
 @dataclasses.dataclass(frozen=True)
-class RowsWithin:
-    """A row with a quoted value whose lines have the form of rows of their own.
+class EmbeddedRows:
+    """A row with a quoted value whose lines have the form of rows.
 
     Attributes:
         line: The row's first line in the file, from 1.
-        values: Of each such line the values that it would have as a row: the place among the
-            wanted columns, and the text.
+        values: For each such line the values that it would have as a row: pairs of the index of
+            the column and the text.
     """
 
     line: int
@@ -155,31 +160,31 @@ class RowsWithin:
 
 def read_rows(
     file: TableFile,
-    wanted: Sequence[Column],
+    columns: Sequence[Column],
     present: set[str],
-    suspects: list[RowsWithin] | None = None,
+    suspects: list[EmbeddedRows] | None = None,
 ) -> Iterator[tuple[int, Row]]:
-    """Yields a row's first line in the file, from 1, and what it has; blank lines are no rows.
+    """Yields the first line, from 1, and the content of each row; blank lines are no rows.
 
-    That is its texts, one of each wanted column ("" where there is none), or what is wrong with
-    it. Bytes that the encoding lacks are lone surrogates. The set `present` receives the names of
-    the columns that there are, while rows are read; `suspects` the rows that may hold others.
+    The content is a text for each column ("" if there is none), or a `BadRow`. Bytes that the
+    encoding cannot decode are lone surrogates. While rows are read, `present` receives the names
+    of existing columns, and `suspects` the rows that may hold other rows.
     """
     lines = Lines(file.path, file.encoding)
     if file.separator is None:
-        yield from _json_rows(lines, file, wanted, present)
+        yield from _json_rows(lines, file, columns, present)
         return
     records = _quoted_records(lines, file) if file.has_quotes else _plain_records(lines, file)
     names = _header(file, records) if file.names is None else list(file.names)
-    if missing := missing_columns(file, names, wanted):
+    if missing := missing_columns(file, names, columns):
         raise UserError(f"{file.path}: {missing[1]}")
-    for column in wanted:
+    for column in columns:
         if names.count(column.name) > 1:
             raise UserError(f"{file.path}: two columns are called {column.name!r}")
     present.update(names)
-    # After all others each row gets one more value, "": that of columns that are not there.
-    places = [names.index(c.name) if c.name in names else len(names) for c in wanted]
-    # Of a single place it would give a text and no tuple.
+    # Each row gets one more value at its end, "", the value of missing columns.
+    places = [names.index(c.name) if c.name in names else len(names) for c in columns]
+    # The last index makes the result a tuple, even for a single column.
     take = operator.itemgetter(*places, len(names))
     padding = [""] * (len(names) + 1)
     is_first = file.names is not None
@@ -187,7 +192,7 @@ def read_rows(
         if isinstance(record, BadRow):
             yield line, record
             continue
-        if is_first and {c.name for c in wanted if c.required} <= {*record}:
+        if is_first and {c.name for c in columns if c.required} <= {*record}:
             raise UserError(f"{file.path}, line {line}: it names the columns: leave --header out")
         is_first = False
         if len(record) > len(names):
@@ -198,7 +203,7 @@ def read_rows(
             continue
         if file.quoting == "auto":
             if len(lines.row_lines) > 1 and suspects is not None:
-                suspects += _rows_within(file, line, record, lines.row_lines, places)
+                suspects += _embedded_rows(file, line, record, lines.row_lines, places)
             elif len(record) < len(names) and not file.has_quotes and any(map(_opens, record)):
                 raise UserError(
                     f"{file.path}, line {line}: a value begins with a quotation mark, and the line"
@@ -223,28 +228,28 @@ def _opens(value: str) -> bool:
     return value.startswith('"') and (len(value) == 1 or not value.endswith('"'))
 
 
-def _rows_within(
+def _embedded_rows(
     file: TableFile, line: int, record: Sequence[str], lines: list[str], places: Sequence[int]
-) -> Iterator[RowsWithin]:
-    """Yields what the lines of a row would be as rows of their own, if all could be such."""
+) -> Iterator[EmbeddedRows]:
+    """Yields the rows that the lines of a row would be, if all lines have the form of rows."""
     rows = [file.divide(text) for text in lines if text.strip()]
     broken = [i for i, value in enumerate(record) if "\n" in value or "\r" in value]
     if not broken or any(len(row) != len(record) for row in rows):
         return
-    # What stands before the value in its first line and after it in its last is the row's anyway.
-    within = [range(len(record)) for _ in rows]
-    within[0] = range(broken[0] + 1, len(record))
-    if len(lines) < _MOST_ROW_LINES:
-        within[-1] = range(broken[-1])
+    # Values before the quoted value, in its first line, and after it, in its last, are the row's.
+    inner_columns = [range(len(record)) for _ in rows]
+    inner_columns[0] = range(broken[0] + 1, len(record))
+    if len(lines) < _MAX_ROW_LINES:
+        inner_columns[-1] = range(broken[-1])
     values = [
         [(i, row[p]) for i, p in enumerate(places) if p in columns and row[p].strip()]
-        for row, columns in zip(rows, within)
+        for row, columns in zip(rows, inner_columns)
     ]
-    yield RowsWithin(line, [found for found in values if found])
+    yield EmbeddedRows(line, [pairs for pairs in values if pairs])
 
 
 def _plain_records(lines: Lines, file: TableFile) -> Iterator[tuple[int, Row]]:
-    """Yields the values of each line that is not blank, the header among them."""
+    """Yields the values of each line that is not blank, including the header."""
     for line, text in enumerate(lines, start=1):
         lines.start_row()
         record = file.divide(text)
@@ -253,8 +258,8 @@ def _plain_records(lines: Lines, file: TableFile) -> Iterator[tuple[int, Row]]:
 
 
 def _quoted_records(lines: Lines, file: TableFile) -> Iterator[tuple[int, Row]]:
-    """Yields the values of each row that is not blank, the header among them."""
-    # Strict, or the text after a forgotten quote would pass for one long value.
+    """Yields the values of each row that is not blank, including the header."""
+    # Strict, because otherwise the text after a missing quote would become one long value.
     reader = csv.reader(lines, delimiter=typing.cast(str, file.separator), strict=True)
     while True:
         line = reader.line_num + 1
@@ -267,7 +272,7 @@ def _quoted_records(lines: Lines, file: TableFile) -> Iterator[tuple[int, Row]]:
             if str(error).startswith("field larger than"):
                 detail = reason = f"a text of more than {csv.field_size_limit():,} characters"
             else:
-                reason, detail = "malformed", f"malformed: {escaped(str(error))}"
+                reason, detail = "malformed", f"malformed: {printable(str(error))}"
                 if file.has_flags:
                     reason += " (if quotes are text, give --quoting=none)"
                     detail += "; if quotes are text, give --quoting=none"
@@ -278,18 +283,18 @@ def _quoted_records(lines: Lines, file: TableFile) -> Iterator[tuple[int, Row]]:
 
 
 _COLLECTIONS: dict[type, str] = {list: "a list", dict: "an object"}
-_TWICE = object()  # The value of a name that a JSON object has more than once.
+_DUPLICATE = object()  # The value of a name that a JSON object has more than once.
 
 
 def _json_rows(
-    lines: Lines, file: TableFile, wanted: Sequence[Column], present: set[str]
+    lines: Lines, file: TableFile, columns: Sequence[Column], present: set[str]
 ) -> Iterator[tuple[int, Row]]:
-    # Numbers stay as they are written: different ones of many digits are not rounded to one.
-    # NaN and infinities, which JSON does not have, are the only floats.
+    # Numbers stay texts, so that different ones with many digits are not rounded to one number.
+    # NaN and infinities, which JSON lacks, are the only floats.
     decoder = json.JSONDecoder(
         parse_int=str, parse_float=str, parse_constant=float, object_pairs_hook=_json_object
     )
-    what = "not a JSON object"
+    reason = "not a JSON object"
     for line, text in enumerate(lines, start=1):
         lines.start_row()
         if not text.strip():
@@ -299,39 +304,39 @@ def _json_rows(
         except (ValueError, RecursionError):
             record = None
         if text.lstrip()[:1] == "[":
-            how = f"{what}, but a list or its start; each line must be an object"
-            yield line, BadRow(what, how)
+            detail = f"{reason}, but a list or its start; each line must be an object"
+            yield line, BadRow(reason, detail)
         elif not isinstance(record, dict):
             nul = "; it has NUL characters, as UTF-16 does: see --encoding" if "\0" in text else ""
-            yield line, BadRow(what, what + nul)
-        elif missing := missing_columns(file, record, wanted):
+            yield line, BadRow(reason, reason + nul)
+        elif missing := missing_columns(file, record, columns):
             yield line, BadRow(*missing)
         else:
-            yield line, _json_row(record, wanted, present)
+            yield line, _json_row(record, columns, present)
 
 
 def _json_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     record = dict(pairs)
     if len(record) < len(pairs):
         counts = collections.Counter(name for name, _ in pairs)
-        record.update((name, _TWICE) for name, count in counts.items() if count > 1)
+        record.update((name, _DUPLICATE) for name, count in counts.items() if count > 1)
     return record
 
 
-def _json_row(record: dict[str, object], wanted: Sequence[Column], present: set[str]) -> Row:
+def _json_row(record: dict[str, object], columns: Sequence[Column], present: set[str]) -> Row:
     texts = []
-    for column in wanted:
+    for column in columns:
         value = record.get(column.name)
-        if value is _TWICE:
+        if value is _DUPLICATE:
             reason = f"two values of {column.name!r}"
             return BadRow(reason, reason)
         if isinstance(value, bool) and column.kind == "text":
-            value = int(value)  # JSON's true and false are labels of 1 and 0.
+            value = int(value)  # JSON's true and false are the labels 1 and 0.
         is_number = column.kind != "text" and isinstance(value, float)
         if isinstance(value, (bool, list, dict, float)) and not is_number:
             got = _COLLECTIONS.get(type(value)) or json.dumps(value)
-            must = f"{column.name!r} must be text or a number, got {got}"
-            return BadRow(f"{column.name!r} is not text", must)
+            detail = f"{column.name!r} must be text or a number, got {got}"
+            return BadRow(f"{column.name!r} is not text", detail)
         texts.append("" if value is None else str(value))
-    present.update(column.name for column in wanted if column.name in record)
+    present.update(column.name for column in columns if column.name in record)
     return texts

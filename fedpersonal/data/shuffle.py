@@ -1,8 +1,8 @@
-"""The order in which each client takes its examples: shuffled before rounds, or before each pass.
+"""The order of each client's examples: shuffled before each round, or before each pass.
 
-An order is a permutation of the client's examples in the data's order. It follows from the seed,
-the round and the client's name alone, so that it is the same however clients are executed, whoever
-else takes part, and after a resume.
+An order is a permutation of the client's examples in the data's order. It depends only on the
+seed, the round and the client's name, so it is independent of execution and of the other sampled
+clients, and equal after a resume.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedpersonal.data.splits import is_in_part
-from fedpersonal.draws import Purpose, generator, number_of
+from fedpersonal.randomness import Purpose, generator, name_to_number
 
 SHUFFLES = ("never", "rounds", "epochs")
 
 
 @dataclasses.dataclass(frozen=True)
 class Shuffle:
-    """Draws the orders of clients' examples.
+    """A sampler of the orders of clients' examples.
 
-    Support and query sets keep their examples: a permutation moves examples within each set alone.
+    Support and query sets keep their examples: a permutation moves examples only within a set.
 
     Attributes:
-        passes: Numbers of consecutive passes of a round, each in an order of its own, and the
-            support parts by which the data are divided in them. For one order a round, one pass.
-        is_each_pass: Whether passes differ, or batches are cut once a round.
+        passes: The consecutive passes of a round: pairs of a number of passes, each with a separate
+            order, and the support parts that divide the data in them. One pass for one order a
+            round.
+        is_each_pass: Whether each pass has a separate order, or batches are cut once a round.
         batch_size: Examples of a batch.
         seed: The run's seed.
     """
@@ -46,11 +47,11 @@ class Shuffle:
     def orders(
         self, clients: Sequence[str], counts: Sequence[int] | np.ndarray, round_number: int
     ) -> list[np.ndarray]:
-        """Returns which example each client takes at each place, int32 (num_passes, its examples).
+        """Returns each client's examples in order, int32 indices (num_passes, its examples).
 
         Args:
             clients: The clients' names.
-            counts: How many examples each has.
+            counts: The number of examples of each client.
             round_number: >= 0.
         """
         ends = np.cumsum(counts, dtype=np.int64)
@@ -58,14 +59,15 @@ class Shuffle:
         place_mask = np.uint64((1 << _num_bits(counts)) - 1)
         orders = []
         for end, count in zip(ends.tolist(), map(int, counts)):
-            own, first = np.empty((self.num_passes, count), np.int32), 0
+            order, first = np.empty((self.num_passes, count), np.int32), 0
             for number, parts in self.passes:
                 passes = slice(first, first + number)
-                of_client = keys[passes, end - count : end]
+                client_keys = keys[passes, end - count : end]
                 for places in _sets(parts, count, self.batch_size):
-                    own[passes, places] = np.sort(of_client[:, places], axis=1) & place_mask
+                    client_order = np.sort(client_keys[:, places], axis=1) & place_mask
+                    order[passes, places] = client_order
                 first += number
-            orders.append(own)
+            orders.append(order)
         return orders
 
     def _sort_keys(
@@ -73,16 +75,16 @@ class Shuffle:
     ) -> np.ndarray:
         """Returns a random number for each example in each pass, uint64 (num_passes, examples).
 
-        Its last bits are the example's place. A generator for each client would take longer than
-        the round.
+        The last bits of a number are the example's place. A generator for each client would take
+        longer than the round.
         """
         random = generator(Purpose.ORDER, self.seed, round_number=round_number)
         state = random.integers(2**64, size=1, dtype=np.uint64)
-        names = np.array([number_of(str(name)) for name in clients], np.uint64)
+        names = np.array([name_to_number(str(name)) for name in clients], np.uint64)
         places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         places = places.astype(np.uint64)
-        states = _fold(np.repeat(_fold(state, names), counts), places)
-        keys = _fold(states, np.arange(self.num_passes, dtype=np.uint64)[:, np.newaxis])
+        states = _mix_into_hash(np.repeat(_mix_into_hash(state, names), counts), places)
+        keys = _mix_into_hash(states, np.arange(self.num_passes, dtype=np.uint64)[:, np.newaxis])
         shift = np.uint64(_num_bits(counts))
         return (keys >> shift << shift) | places
 
@@ -91,7 +93,7 @@ def _num_bits(counts: Sequence[int] | np.ndarray) -> int:
     return int(np.max(counts, initial=0)).bit_length()
 
 
-def _fold(state: np.ndarray, number: np.ndarray) -> np.ndarray:
+def _mix_into_hash(state: np.ndarray, number: np.ndarray) -> np.ndarray:
     """Mixes numbers into hash states, uint64, as `model.noise.fold` does in TensorFlow."""
     x = state + (number + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -103,7 +105,7 @@ def _fold(state: np.ndarray, number: np.ndarray) -> np.ndarray:
 def _sets(
     parts: tuple[str, ...], num_examples: int, batch_size: int
 ) -> tuple[slice | np.ndarray, ...]:
-    """Returns the places of a client's examples, set by set: those that are in the same parts."""
+    """Returns the places of a client's examples by set; examples of a set are in equal parts."""
     if not parts:
         return (slice(None),)
     num_batches = -(-num_examples // batch_size)
@@ -111,5 +113,5 @@ def _sets(
     labels = np.zeros(num_batches, np.int64)
     for part in parts:
         labels = 2 * labels + is_in_part(part, batches, num_batches)
-    of_examples = np.repeat(labels, batch_size)[:num_examples]
-    return tuple(np.flatnonzero(of_examples == label) for label in np.unique(labels))
+    example_labels = np.repeat(labels, batch_size)[:num_examples]
+    return tuple(np.flatnonzero(example_labels == label) for label in np.unique(labels))

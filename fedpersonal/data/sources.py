@@ -1,4 +1,4 @@
-"""Where a program's data are, what all data that are read have, and checks of options."""
+"""Sources of a program's data, the base class of loaded data, and checks of options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from fedpersonal.errors import UserError, counted, escaped, quoted
+from fedpersonal.errors import UserError, printable, quoted, with_count
 
 AUTO = "auto"
 FILE = "file"
@@ -23,21 +23,21 @@ FILE = "file"
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-    """The data that a task knows by name.
+    """The datasets that a task can load by name.
 
     Attributes:
-        holding: What they have that others lack, such as "sentences".
-        datasets: The names that a user may give, besides "auto".
-        default: What "auto" means without a file or folder.
-        files: Names of files that a folder of data may have, the first one found counts, by the
-            source that they are of: a dataset, or "file" for any table. Their order is that of
-            "auto", which takes the first source that the folder has.
-        folders: Datasets whose path is the folder itself, such as downloads: nothing need be in
-            it, and none need be given.
-        only_by_name: Those of `files` that "auto" does not look for.
-        file_flag: The flag of a table of one's own.
-        advice: What else to do where a folder has none of the files.
-        public: Datasets whose items and texts are nobody's secret, and name no people.
+        holding: The content of the datasets, for messages, such as "sentences".
+        datasets: The names of datasets, besides "auto".
+        default: The dataset of "auto" without a file or folder.
+        files: Source to the names of files that a folder of data may have; the first existing file
+            is read. A source is a dataset, or "file" for any table. "auto" takes the first source
+            that the folder has.
+        folders: Datasets whose path is the folder itself, such as downloads. The folder may be
+            empty or omitted.
+        only_by_name: Sources of `files` that "auto" does not search.
+        file_flag: The flag of a user-supplied table.
+        advice: The alternative if a folder has none of the files, for messages.
+        public: Datasets whose items and texts are public and name no people.
         tables: Sources that are read as tables, whose format options may describe.
     """
 
@@ -54,13 +54,13 @@ class Sources:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """All that `--dataset` may be."""
+        """The allowed values of `--dataset`."""
         return (AUTO, *self.datasets)
 
-    def are_public(self, options: Mapping[str, object]) -> bool:
-        """Tells whether options name data whose items and texts are nobody's secret.
+    def is_public(self, options: Mapping[str, object]) -> bool:
+        """Returns whether options name a dataset whose items and texts are public.
 
-        Whatever is read from a file or a folder that a user names is not.
+        Data from a user-supplied file or folder are never public.
         """
         dataset = options.get("dataset")
         chosen = self.default if dataset == AUTO else dataset
@@ -72,18 +72,18 @@ class Sources:
 def find_source(
     sources: Sources, *, dataset: str, file: str | None, data_dir: str | None
 ) -> tuple[str, str | None]:
-    """Settles what "auto" means, and where the data are.
+    """Returns the source of the data, and its path.
 
     Args:
-        sources: The data that there are.
-        dataset: One of `sources.choices`. "auto" is the file, if there is one, else what the folder
-            has, else, without a folder, `sources.default`.
-        file: A table of one's own.
+        sources: The datasets of a task.
+        dataset: One of `sources.choices`. "auto" is the file, if given, else the first source in
+            the folder, or `sources.default` without a folder.
+        file: A user-supplied table.
         data_dir: A folder of data.
 
     Returns:
-        The source, "file" or one of `sources.datasets`, and the path of its file or folder: None of
-        data that are made up, come with a package, or are downloaded to their usual place.
+        The source, "file" or one of `sources.datasets`, and the path of its file or folder: None
+        for data that are generated, part of a package, or downloaded to the default folder.
     """
     if dataset not in sources.choices:
         raise UserError(
@@ -98,30 +98,30 @@ def find_source(
         return sources.default, None
     if dataset in sources.folders:
         return dataset, data_dir
-    wanted = [source for source in sources.files if source not in sources.only_by_name]
+    candidates = [source for source in sources.files if source not in sources.only_by_name]
     if dataset != AUTO:
         if dataset not in sources.files:
             return dataset, None
-        wanted = [dataset]
+        candidates = [dataset]
     if not data_dir:
         first = sources.files[dataset][0]
         raise UserError(f"--dataset={dataset} needs --data_dir, a folder with {first}.")
-    for source in wanted:
+    for source in candidates:
         for name in sources.files[source]:
             path = os.path.join(data_dir, name)
-            if os.path.exists(path):  # In a folder that may not be entered, too, nothing is.
+            if os.path.exists(path):  # False, too, in a folder without permission.
                 return source, data_dir if source in sources.folders else path
-    missing = " or ".join(sources.files[source][0] for source in wanted)
+    missing = " or ".join(sources.files[source][0] for source in candidates)
     raise UserError(
-        f"{data_dir} has no {missing}; name an own table by --{sources.file_flag}, or"
+        f"{data_dir} has no {missing}; name a table of your own by --{sources.file_flag}, or"
         f" {sources.advice}."
     )
 
 
 def fingerprint(columns: Mapping[str, np.ndarray]) -> str:
-    """Hashes arrays of numbers or of str, by name in whatever order, to 16 hexadecimal digits.
+    """Hashes named arrays of numbers or of str to 16 hexadecimal digits.
 
-    The same names, shapes, dtypes and values give the same text anywhere.
+    Equal names, shapes, dtypes and values give the same text on any machine and in any order.
     """
     digest = hashlib.blake2b(digest_size=8)
     for name, column in sorted(columns.items()):
@@ -136,11 +136,11 @@ def fingerprint(columns: Mapping[str, np.ndarray]) -> str:
 
 
 class LoadedData(abc.ABC):
-    """Data of many clients; a dataclass of arrays with these two fields beside.
+    """Base class of clients' data: dataclasses of arrays with these two fields.
 
     Attributes:
-        name: What the data are, such as "movielens-100k".
-        report: What was left out when they were read: why, and how many times.
+        name: The name of the data, such as "movielens-100k".
+        report: Reason to the number of things that were left out when the data were read.
     """
 
     name: str
@@ -149,33 +149,33 @@ class LoadedData(abc.ABC):
     @property
     @abc.abstractmethod
     def sizes(self) -> dict[str, int]:
-        """How many examples there are, `num_users`, and what else counts, in this order."""
+        """The number of examples, `num_users`, and further counts by name, in this order."""
 
     def summary(self) -> str:
-        """A line that says what there is, and what was left out."""
+        """Returns a line about the data, with what was left out."""
         examples, users, *others = (
-            counted(n, what[4:].replace("_", " ")) for what, n in self.sizes.items()
+            with_count(n, name[4:].replace("_", " ")) for name, n in self.sizes.items()
         )
-        left_out = (f"; {counted(count, what)}" for what, count in self.report.items() if count)
-        return f"{self.name}: {', '.join([f'{examples} of {users}', *others])}{''.join(left_out)}"
+        left_out = "".join(f"; {with_count(n, reason)}" for reason, n in self.report.items() if n)
+        return f"{self.name}: {', '.join([f'{examples} of {users}', *others])}{left_out}"
 
     def describe(self) -> dict[str, object]:
-        """What tells these data from others, of what JSON can write."""
+        """Returns values that identify the data, which JSON can write."""
         return {"dataset": self.name, **self.sizes}
 
     def fingerprint(self) -> str:
-        """A short hash of the content, whatever its name and report: 16 hexadecimal digits."""
+        """Returns a short hash of the content without name and report: 16 hexadecimal digits."""
         return fingerprint({k: v for k, v in vars(self).items() if isinstance(v, np.ndarray)})
 
 
 def check_count(name: str, value: int, *, minimum: int = 0) -> int:
-    """Returns `value` as a plain int, once it is known to be a whole number >= `minimum`.
+    """Returns a whole number >= `minimum` as a plain int.
 
     Raises:
-        UserError: If it is not; the message has the option's `name`.
+        UserError: If `value` is anything else; the message has the option's `name`.
     """
     try:
-        # A bool is an int to Python, though never to the person who wrote it.
+        # A bool is an int in Python, but not meant as one.
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
@@ -185,13 +185,13 @@ def check_count(name: str, value: int, *, minimum: int = 0) -> int:
 
 
 def check_counts(minimum: int, **counts: int) -> None:
-    """Checks several options, by name, as `check_count` does."""
+    """Checks several options by `check_count`."""
     for name, value in counts.items():
         check_count(name, value, minimum=minimum)
 
 
 def check_distinct(name: str, values: Sequence[str]) -> None:
-    """Raises a `UserError` if a value is there more than once."""
+    """Raises a `UserError` if a value occurs more than once."""
     counts = collections.Counter(values)
     if len(counts) < len(values):
         value, times = counts.most_common(1)[0]
@@ -199,7 +199,7 @@ def check_distinct(name: str, values: Sequence[str]) -> None:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether UTF-8 can write a text, which it cannot with what stands for undecodable bytes."""
+    """Returns whether UTF-8 can encode a text: it has no lone surrogates of undecodable bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -208,26 +208,26 @@ def is_unicode(text: str) -> bool:
 
 
 def has_nul(text: str) -> bool:
-    """Whether a text has a NUL character, where some programs take it to end."""
+    """Returns whether a text has a NUL character, which ends a text for some programs."""
     return "\0" in text
 
 
 def check_names(name: str, values: Iterable[str]) -> None:
-    """Raises a `UserError` if one of the `values` is a text that pandas takes for others, too.
+    """Raises a `UserError` if pandas would confuse one of the `values` with other names.
 
-    To its categories, names are the same that differ after a NUL character only, or are not
-    Unicode: two people would become one.
+    Categories of pandas do not distinguish names that differ only after a NUL character, or that
+    are not Unicode: two people would become one.
     """
     values = list(values)
-    together = "".join(values)
-    if has_nul(together) or not is_unicode(together):
+    joined = "".join(values)
+    if has_nul(joined) or not is_unicode(joined):
         wrong = next(value for value in values if has_nul(value) or not is_unicode(value))
-        why = "has a NUL character" if has_nul(wrong) else "is not Unicode text"
-        raise UserError(f"{name}: {quoted(wrong)} {why}")
+        reason = "has a NUL character" if has_nul(wrong) else "is not Unicode text"
+        raise UserError(f"{name}: {quoted(wrong)} {reason}")
 
 
 def check_fractions(fractions: tuple[float, float, float]) -> tuple[float, float, float]:
-    """Returns the train, validation and test `fractions` as floats, once known to sum to 1.
+    """Returns the train, validation and test `fractions` as floats.
 
     Raises:
         UserError: Unless there are three, each in [0, 1], that sum to 1.
@@ -245,30 +245,30 @@ def check_fractions(fractions: tuple[float, float, float]) -> tuple[float, float
 
 
 @contextlib.contextmanager
-def errors_of(what: str) -> Iterator[None]:
-    """Puts `what`, such as a file's name, before the message of each `UserError`."""
+def prefix_errors(prefix: str) -> Iterator[None]:
+    """Puts a prefix, such as a file's name, before the message of each `UserError`."""
     try:
         yield
     except UserError as error:
-        raise UserError(f"{what}: {error}") from None
+        raise UserError(f"{prefix}: {error}") from None
 
 
 @contextlib.contextmanager
-def one_line(what: str, advice: str) -> Iterator[None]:
-    """Turns whatever another library raises into a `UserError` of one line."""
+def shorten_errors(failure: str, advice: str) -> Iterator[None]:
+    """Turns an error of another library into a `UserError` of one line."""
     try:
         yield
-    except Exception as error:  # Of many kinds: network, checksum, disk, parsing.
+    except Exception as error:  # Errors of network, checksum, disk or parsing.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{what} ({escaped(reason[:120])}): {advice}") from None
+        raise UserError(f"{failure} ({printable(reason[:120])}): {advice}") from None
 
 
 def check_reachable(url: str, advice: str) -> None:
-    """Raises a `UserError` unless a server answers: a download without a network waits minutes."""
+    """Raises a `UserError` unless a server answers, because a download would wait for minutes."""
     try:
         urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10).close()
     except urllib.error.HTTPError:
-        pass  # A server answered; let the download find out.
+        pass  # A server answered; the download reports its error.
     except OSError as error:
         reason = getattr(error, "reason", error)
         raise UserError(f"{url} cannot be reached ({reason}): {advice}") from None
@@ -277,18 +277,18 @@ def check_reachable(url: str, advice: str) -> None:
 def open_tfds(
     dataset: str, *, title: str, url: str, advice: str, data_dir: str | os.PathLike | None
 ) -> Callable[[Sequence[str]], Iterator[tuple[np.ndarray, ...]]]:
-    """Opens a data set of TensorFlow Datasets, downloading and preparing it first if need be.
+    """Opens a dataset of TensorFlow Datasets; downloads and prepares it if necessary.
 
     Args:
-        dataset: Its name there, such as "movielens/1m-ratings".
-        title: Its name in messages.
-        url: What is asked for before a download, to see whether there is a network.
-        advice: What else to do, for messages.
-        data_dir: Where TensorFlow Datasets keeps its data; None for its usual place.
+        dataset: The name in TensorFlow Datasets, such as "movielens/1m-ratings".
+        title: The name in messages.
+        url: The address that is requested before a download, to check the network.
+        advice: The alternative, for messages.
+        data_dir: The folder of TensorFlow Datasets; None for its default.
 
     Returns:
-        A function of names of features of one value each, which reads these columns of the training
-        split in batches, in the same order each time: a (n,) array a column, texts as UTF-8 bytes.
+        A function of names of scalar features. It reads these columns of the training split in
+        batches, always in the same order: a (n,) array a column, texts as UTF-8 bytes.
 
     Raises:
         UserError: If TensorFlow Datasets is missing, or the data cannot be downloaded or prepared.
@@ -303,12 +303,12 @@ def open_tfds(
     builder = tfds.builder(dataset, data_dir=data_dir)
     if not os.path.isdir(builder.data_dir):
         check_reachable(url, advice)
-    with one_line(f"TensorFlow Datasets cannot prepare {title}", advice):
+    with shorten_errors(f"TensorFlow Datasets cannot prepare {title}", advice):
         builder.download_and_prepare()
 
     def read(columns: Sequence[str]) -> Iterator[tuple[np.ndarray, ...]]:
         data = builder.as_dataset(split="train", shuffle_files=False)
-        # Other columns may differ in length, and cannot be batched then.
+        # Other columns may have varying lengths, which cannot be batched.
         data = data.map(lambda example: tuple(example[name] for name in columns))
         return iter(tfds.as_numpy(data.batch(1 << 16)))
 

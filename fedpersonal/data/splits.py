@@ -10,12 +10,12 @@ import numpy as np
 
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.sources import check_count, check_fractions
-from fedpersonal.draws import Purpose, generator
-from fedpersonal.errors import UserError, check_choice, counted
+from fedpersonal.errors import UserError, check_choice, with_count
+from fedpersonal.randomness import Purpose, generator
 
 SUPPORT_PARTS = ("support", "first_half")
 QUERY_PARTS = ("query", "second_half")
-# Of a dataset split function: the part that is the support set, and the one that is the query set.
+# Name of a dataset split function to the parts that are the support set and the query set.
 SPLITS = {
     "skip": ("support", "query"),
     "aggregated": ("first_half", "second_half"),
@@ -28,12 +28,12 @@ def split_parts(split: str, support_share: float = 0.5) -> tuple[str, str]:
     """Returns the parts that are the support set and the query set of a dataset split function.
 
     Args:
-        split: One of `SPLITS`. `skip` deals batches out evenly, from the first one, which supports;
-            `aggregated` takes the first ones as the support set; `shared` takes all for both.
-        support_share: Share of the batches in the support set, to 1 %; `shared` has none.
+        split: One of `SPLITS`. `skip` distributes batches evenly and starts with the support set;
+            `aggregated` takes the first batches as the support set; `shared` takes all for both.
+        support_share: Share of the batches in the support set, to 1 %; ignored by `shared`.
 
     Raises:
-        ValueError: If there is no such split, or the share is not between 0 and 1.
+        ValueError: If the split is unknown, or the share is not between 0 and 1.
     """
     check_choice("split_parts", "split", split, tuple(SPLITS))
     share = fractions.Fraction(support_share).limit_denominator(100)
@@ -44,20 +44,20 @@ def split_parts(split: str, support_share: float = 0.5) -> tuple[str, str]:
     return f"{support}{suffix}", f"{query}{suffix}"
 
 
-def check_part(owner: str, part: str) -> None:
-    """Raises a ValueError unless `part` is one of `PARTS`, or what `split_parts` makes of one."""
+def check_part(context: str, part: str) -> None:
+    """Raises a ValueError unless `part` is one of `PARTS` or a result of `split_parts`."""
     name, _, share = part.partition(" ")
     is_share = re.fullmatch(r"[1-9]\d?/[1-9]\d{0,2}", share) and 0 < fractions.Fraction(share) < 1
-    check_choice(owner, "data", name if is_share and name != "all" else part, PARTS)
+    check_choice(context, "data", name if is_share and name != "all" else part, PARTS)
 
 
 def is_query(part: str) -> bool:
-    """Tells whether a part is the query set of a client that has a support set beside it."""
+    """Returns whether a part is a query set that excludes the support set."""
     return part.partition(" ")[0] in QUERY_PARTS
 
 
 def dividing_part(part: str) -> str | None:
-    """Returns the support part beside a part, or itself; None for all of the data."""
+    """Returns the support part of the split that a part belongs to; None for all of the data."""
     name, _, share = part.partition(" ")
     if name == "all":
         return None
@@ -66,12 +66,12 @@ def dividing_part(part: str) -> str | None:
 
 
 def count_batches(part: str, num_batches: Any) -> Any:
-    """Returns how many of a client's batches are in a part; what is left over supports.
+    """Returns the number of a client's batches in a part; a remainder is in the support set.
 
     Args:
         part: `support` (batches 0, 2, 4...), `query` (1, 3, 5...), `first_half`, `second_half`,
             `all`, or one of `split_parts`.
-        num_batches: Batches that the client has.
+        num_batches: The number of the client's batches.
     """
     if part == "all":
         return num_batches
@@ -81,7 +81,7 @@ def count_batches(part: str, num_batches: Any) -> Any:
 
 
 def find_batch(part: str, place: Any, num_batches: Any) -> Any:
-    """Returns the index, among the client's batches, of batch `place` of a part."""
+    """Returns the index among the client's batches of the batch at a place in a part."""
     name, a, b = _parsed(part)
     if name in ("all", "first_half"):
         return place
@@ -91,7 +91,7 @@ def find_batch(part: str, place: Any, num_batches: Any) -> Any:
 
 
 def is_in_part(part: str, index: Any, num_batches: Any) -> Any:
-    """Tells whether the client's batch of this index is in a part."""
+    """Returns whether the client's batch of an index is in a part."""
     name, a, b = _parsed(part)
     if name == "all":
         return index >= 0
@@ -119,16 +119,16 @@ def split_clients(
     seed: int,
     purpose: Purpose = Purpose.SPLIT,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Shuffles the clients and deals each to train, validation or test.
+    """Shuffles clients and assigns each to train, validation or test.
 
     Args:
-        num_clients: How many clients there are.
+        num_clients: The number of clients.
         fractions: The parts for train, validation and test, which sum to 1.
         seed: >= 0.
-        purpose: What tells these draws from others of the seed.
+        purpose: The random stream of the seed.
 
     Returns:
-        Three arrays of client indices, int64, in shuffled order: disjoint, and together all.
+        Three arrays of client indices, int64, in shuffled order, which partition the clients.
     """
     num_clients = check_count("num_clients", num_clients)
     first, second, _ = check_fractions(fractions)
@@ -145,15 +145,15 @@ def split_examples(
     seed: int,
     ordered: bool,
 ) -> tuple[ClientDataset, ClientDataset, ClientDataset]:
-    """Splits each client's examples into train, validation and test; every client stays in all.
+    """Splits each client's examples into train, validation and test; each part has every client.
 
-    A client's shares of test and validation are rounded, halves up; train takes the rest, and at
-    least one example of any client that has one. In each part examples keep their order.
+    A client's numbers of test and validation examples are rounded, halves up. The remaining
+    examples are for training, at least one of each client that has one. Examples keep their order.
 
     Args:
         dataset: The examples, each client's in time order if `ordered`.
         fractions: The parts for train, validation and test, which sum to 1.
-        seed: >= 0; without meaning if `ordered`.
+        seed: >= 0; ignored if `ordered`.
         ordered: True for each client's last examples as test and those before as validation;
             False for random ones.
     """
@@ -176,27 +176,27 @@ def places_from_end(dataset: ClientDataset, *, seed: int, ordered: bool) -> np.n
 
     Args:
         dataset: The examples, each client's in time order if `ordered`.
-        seed: >= 0; without meaning if `ordered`.
-        ordered: Whether they are in their order, or in a random one.
+        seed: >= 0; ignored if `ordered`.
+        ordered: True for the examples' order, False for a random order.
     """
     rng = generator(Purpose.SPLIT, check_count("seed", seed))
     places = dataset.example_positions
     if not ordered:
-        by_chance = np.lexsort((rng.random(dataset.num_examples), dataset.example_clients))
-        places[by_chance] = places.copy()
+        shuffled = np.lexsort((rng.random(dataset.num_examples), dataset.example_clients))
+        places[shuffled] = places.copy()
     return np.repeat(dataset.counts, dataset.counts) - 1 - places
 
 
 def split_support_query(
     dataset: ClientDataset, *, batch_size: int, split: str = "skip", support_share: float = 0.5
 ) -> tuple[ClientDataset, ClientDataset]:
-    """Splits every client by batches, as training does, into support and query sets.
+    """Splits the batches of each client into support and query sets, as training does.
 
     Args:
         dataset: The clients.
         batch_size: Examples a batch, >= 1.
-        split: `skip`: even batches support, odd ones query. `aggregated`: the first half and the
-            second. An odd one out is in the support set.
+        split: `skip`: batches 0, 2, ... are the support set, 1, 3, ... the query set. `aggregated`:
+            the first half is the support set. With an odd number it has one batch more.
         support_share: Share of the batches in the support set, from 0.01 to 0.99, to 1 %.
     """
     check_choice("split_support_query", "split", split, ("skip", "aggregated"))
@@ -209,8 +209,8 @@ def count_query_examples(
 ) -> np.ndarray:
     """Counts the examples in each client's query set, (num_clients,) int64.
 
-    Clients with a single batch have none, unless `split`, otherwise as of `split_support_query`, is
-    `shared`, where all examples are in both sets.
+    Clients with a single batch have none, except for the split `shared`, where all examples are in
+    both sets. The other arguments are those of `split_support_query`.
     """
     check_choice("count_query_examples", "split", split, tuple(SPLITS))
     is_query = _is_query(dataset, batch_size, split, support_share)
@@ -225,7 +225,7 @@ def check_query_sets(
     split: str = "skip",
     support_share: float = 0.5,
 ) -> None:
-    """Raises a `UserError` if no client of the data called `name` has a query set."""
+    """Raises a `UserError` if no client of the data `name` has a query set."""
     counts = count_query_examples(
         dataset, batch_size=batch_size, split=split, support_share=support_share
     )
@@ -238,10 +238,10 @@ def check_query_sets(
 
 
 def check_num_clients(name: str, num_clients: int, *, minimum: int, advice: str = "") -> None:
-    """Raises a `UserError` if the data called `name` have too few clients to split."""
+    """Raises a `UserError` if the data `name` have too few clients to split."""
     if num_clients < minimum:
         raise UserError(
-            f"{name} has {counted(num_clients, 'users')}; at least {minimum} are needed to hold "
+            f"{name} has {with_count(num_clients, 'users')}; at least {minimum} are needed to hold "
             f"some out. {advice}".rstrip()
         )
 
@@ -249,7 +249,7 @@ def check_num_clients(name: str, num_clients: int, *, minimum: int, advice: str 
 def _is_query(
     dataset: ClientDataset, batch_size: int, split: str, support_share: float
 ) -> np.ndarray:
-    """Returns which examples are in a query set, (num_examples,) bool."""
+    """Returns whether each example is in a query set, (num_examples,) bool."""
     check_count("batch_size", batch_size, minimum=1)
     _, query = split_parts(split, support_share)
     num_batches = -(-dataset.counts // batch_size)

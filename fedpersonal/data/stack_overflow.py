@@ -1,8 +1,8 @@
-"""The federated Stack Overflow data set of TensorFlow Federated, a few clients at a time.
+"""The federated Stack Overflow data set of TensorFlow Federated, read a few clients at a time.
 
-Its sentences are lower-cased words already, separated by spaces. The held-out clients, which
-serve as validation clients, wrote no sentence of the other two parts; the test clients are
-training clients (and new ones) at a later time.
+Sentences are lower-cased words, separated by spaces. The held-out clients, here the validation
+clients, have no sentences in the other two parts. The test clients are training clients, and new
+ones, at a later time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedpersonal.data.sources import (
     check_counts,
     check_reachable,
     fingerprint,
-    one_line,
+    shorten_errors,
 )
 from fedpersonal.data.vocabulary import Vocabulary, next_word_examples
 from fedpersonal.errors import UserError, check_choice
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 DATABASE = "stackoverflow.sqlite"
 _FAILURE = "Stack Overflow cannot be loaded"
-_BATCH_SIZE = 4096  # Of sentences on their way here, which are quicker in bulk.
+_BATCH_SIZE = 4096  # Sentences that are read at once, which is faster.
 _URL = f"https://storage.googleapis.com/tff-datasets-public/{DATABASE}.lzma"
 
 
 class StackOverflowClients:
-    """Clients of one part of the data, read when they are asked for."""
+    """Clients of one part of the data, read when they are used."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class StackOverflowClients:
         max_sentences: int = 1024,
         kept_sentences: str = "earliest",
     ):
-        """Lists clients whose examples have "tokens" and "creation_date"; none is read yet.
+        """Lists clients whose examples have "tokens" and "creation_date", without reading them.
 
-        The options are those of `load_stack_overflow`, and `name` is what to call the part.
+        `name` is the name of the part; the options are those of `load_stack_overflow`.
         """
         self.name = name
         self.vocabulary = vocabulary
@@ -64,13 +64,13 @@ class StackOverflowClients:
         self._max_sentences = max_sentences
         check_choice("StackOverflowClients", "kept_sentences", kept_sentences, KEPT_SENTENCES)
         self._kept_sentences = kept_sentences
-        # Without examples, which are not known yet: it checks indices and chooses clients.
+        # It has no examples, and only checks indices and selects clients.
         ids = np.array(client_data.client_ids, object)
         self._clients = ClientDataset(ids, np.zeros(ids.size + 1, np.int64), {}, np.zeros(0))
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return self._clients.num_clients
 
     @property
@@ -79,12 +79,12 @@ class StackOverflowClients:
         return self._clients.client_ids
 
     def subset(self, client_indices: Sequence[int] | np.ndarray) -> ClientDataset:
-        """Reads some clients' examples, as of `next_word_examples`, by indices as of `corpus`."""
+        """Reads the given clients' examples, as of `next_word_examples`."""
         corpus = self.corpus(client_indices)
         return next_word_examples(corpus, self.vocabulary, sequence_length=self.sequence_length)
 
     def corpus(self, client_indices: Sequence[int] | np.ndarray) -> TextCorpus:
-        """Reads some clients' sentences, by date; indices as of `ClientDataset.subset`."""
+        """Reads the given clients' sentences by date; indices as of `ClientDataset.subset`."""
         client_ids = self._clients.subset(client_indices).client_ids
         sentences, counts, left_out = [], [], 0
         for client_id in client_ids:
@@ -92,7 +92,7 @@ class StackOverflowClients:
             batches = list(examples.as_numpy_iterator())
             dates = [date for batch in batches for date in batch["creation_date"]]
             texts = [text for batch in batches for text in batch["tokens"]]
-            # "2008-08-10 08:28:52.1 UTC": dates are in the order of their text.
+            # "2008-08-10 08:28:52.1 UTC": the order of the texts is that of the dates.
             stored = len(dates) if self._kept_sentences == "earliest" else self._max_sentences
             by_date = sorted(range(min(stored, len(dates))), key=dates.__getitem__)
             kept = by_date[: self._max_sentences]
@@ -101,7 +101,7 @@ class StackOverflowClients:
             sentences += [texts[i].decode("utf-8", "replace").split() for i in kept]
         words = [word for sentence in sentences for word in sentence]
         lexicon, numbers = np.unique(np.array(words, object), return_inverse=True)
-        what = f"sentences after a user's first {self._max_sentences}"
+        reason = f"sentences after a user's first {self._max_sentences}"
         return TextCorpus(
             name=self.name,
             client_ids=client_ids,
@@ -109,7 +109,7 @@ class StackOverflowClients:
             sentence_offsets=np.cumsum([0, *map(len, sentences)]),
             words=numbers,
             lexicon=lexicon,
-            report={what: left_out} if left_out else {},
+            report={reason: left_out} if left_out else {},
         )
 
 
@@ -122,8 +122,8 @@ class StackOverflow(LoadedData):
         validation: The held-out clients.
         test: The test clients.
         vocabulary: The words' ids, the same in all parts.
-        name: What the data are.
-        report: Nothing; a corpus of clients says what it leaves out of them.
+        name: The name of the data.
+        report: Empty; each corpus of clients has a report.
     """
 
     train: StackOverflowClients
@@ -135,20 +135,20 @@ class StackOverflow(LoadedData):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many words are known, and users are there to train on."""
-        known = self.vocabulary.words.size
-        return {"num_known_words": known, "num_users": self.train.num_clients}
+        """The numbers of words in the vocabulary and of training clients."""
+        num_words = self.vocabulary.words.size
+        return {"num_known_words": num_words, "num_users": self.train.num_clients}
 
     def fingerprint(self) -> str:
-        """A short hash of the clients' names and the vocabulary: 16 hexadecimal digits."""
+        """Returns a short hash of the clients' names and the vocabulary: 16 hexadecimal digits."""
         parts = {part.name: part.client_ids for part in (self.train, self.validation, self.test)}
         return fingerprint({**parts, "words": self.vocabulary.words})
 
 
 def find_database(cache_dir: str | os.PathLike | None) -> tuple[pathlib.Path, str]:
-    """Returns where the data are or are to be, and what else to do; TensorFlow is not imported.
+    """Returns the path of the data, existing or not, and advice; TensorFlow is not imported.
 
-    `cache_dir` and errors are as of `load_stack_overflow`, as far as they show without reading all.
+    `cache_dir` is that of `load_stack_overflow`. The errors are those that need no full reading.
     """
     folder = pathlib.Path.home() / ".tff" if cache_dir is None else pathlib.Path(cache_dir)
     database = folder / DATABASE
@@ -156,7 +156,7 @@ def find_database(cache_dir: str | os.PathLike | None) -> tuple[pathlib.Path, st
     if not database.exists():
         check_reachable(_URL, advice)
         return database, advice
-    with open_bytes(str(database)), one_line(_FAILURE, advice):
+    with open_bytes(str(database)), shorten_errors(_FAILURE, advice):
         with contextlib.closing(
             sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)
         ) as file:
@@ -173,17 +173,17 @@ def load_stack_overflow(
     kept_sentences: str = "earliest",
     cache_dir: str | os.PathLike | None = None,
 ) -> StackOverflow:
-    """Opens the federated Stack Overflow data, downloading it first if it is not there.
+    """Opens the federated Stack Overflow data, and downloads it first if it is missing.
 
-    The download is of many gigabytes, and takes its place only when it is complete.
+    The download has many gigabytes; the file appears only when it is complete.
 
     Args:
-        vocab_size: How many words to know, those of the most training users, >= 1.
-        num_oov_buckets: How many buckets the other words share, >= 1.
+        vocab_size: The number of words of the vocabulary, those of the most training users, >= 1.
+        num_oov_buckets: The number of buckets that the other words share, >= 1.
         sequence_length: As of `next_word_examples`.
-        max_sentences: How many of a client's sentences are kept at most, >= 1.
-        kept_sentences: Which of them, one of `KEPT_SENTENCES`. They are sorted by date either way.
-        cache_dir: Where the data is or is to be; None for `.tff` in the home folder.
+        max_sentences: The maximum number of a client's sentences, >= 1.
+        kept_sentences: The sentences that stay, one of `KEPT_SENTENCES`; they are sorted by date.
+        cache_dir: The folder of the data; None for `.tff` in the home folder.
 
     Raises:
         UserError: If the data cannot be downloaded or opened.
@@ -194,13 +194,13 @@ def load_stack_overflow(
     folder = database.parent
     from fedpersonal.tff.stock import stackoverflow
 
-    with one_line(_FAILURE, advice):
+    with shorten_errors(_FAILURE, advice):
         if not database.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            # Aside first: TFF would take the rest of a broken download for the whole.
-            with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder) as aside:
-                stackoverflow.load_data(cache_dir=aside)
-                os.replace(pathlib.Path(aside) / DATABASE, database)
+            # In another folder first, because TFF would take a partial download for the whole.
+            with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder) as temporary:
+                stackoverflow.load_data(cache_dir=temporary)
+                os.replace(pathlib.Path(temporary) / DATABASE, database)
         counts = stackoverflow.load_word_counts(cache_dir=str(folder), vocab_size=vocab_size)
         parts = stackoverflow.load_data(cache_dir=str(folder))
     if len(counts) < vocab_size:

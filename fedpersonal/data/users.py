@@ -1,4 +1,4 @@
-"""Which users of a table take part: all, those that a file names, or some drawn by chance."""
+"""The choice of a table's users: all, those that a file names, or a random sample."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pandas as pd
 from fedpersonal.data.formats import UTF_8
 from fedpersonal.data.rows import Lines
 from fedpersonal.data.sources import check_count, is_unicode
-from fedpersonal.draws import Purpose, generator
-from fedpersonal.errors import UserError, counted, quoted
+from fedpersonal.errors import UserError, quoted, with_count
+from fedpersonal.randomness import Purpose, generator
 
 if TYPE_CHECKING:
     from fedpersonal.data.labelled_texts import LabelledTexts
@@ -30,43 +30,46 @@ def choose_users(
     seed: int,
     encoding: str = UTF_8,
 ) -> DataT:
-    """Returns the data of some users; the report counts the others.
+    """Returns the data of the chosen users; the report counts the others.
 
     Args:
-        data: Those of all users.
-        num_users: Draws so many, >= 1, those of a smaller number among them; None for all.
-        users_file: A text file with the name of a user a line, who alone can be drawn; None for
-            all users.
-        seed: >= 0, of the draw.
-        encoding: Of that file.
+        data: The data of all users.
+        num_users: The number of users to sample, >= 1; a larger sample contains a smaller one of
+            the same seed. None for all users.
+        users_file: A text file with the name of a user a line; other users are left out. None for
+            no file.
+        seed: >= 0, the seed of the sample.
+        encoding: The encoding of the file.
 
     Raises:
-        UserError: If the file cannot be read, is not of its encoding or names somebody else, or
-            there are fewer users.
+        UserError: If the file cannot be read, is not of its encoding or names an unknown user, or
+            there are fewer users than `num_users`.
     """
     ids, others = data.client_ids, {}
     chosen = np.arange(ids.size)
     if users_file is not None:
-        chosen = _named(users_file, encoding, data)
+        chosen = _named_users(users_file, encoding, data)
         others["users who are not in --users_file"] = ids.size - chosen.size
     if num_users is not None:
         check_count("num_users", num_users, minimum=1)
         if num_users > chosen.size:
-            of = users_file or data.name
+            source = users_file or data.name
             raise UserError(
-                f"--num_users is {num_users}, but {of} has {counted(chosen.size, 'users')}."
+                f"--num_users is {num_users}, but {source} has {with_count(chosen.size, 'users')}."
             )
-        others["users who were not drawn"] = chosen.size - num_users
+        others["users who were not sampled"] = chosen.size - num_users
         chosen = generator(Purpose.USERS, seed).permutation(chosen)[:num_users]
     if not others:
         return data
-    report = {**data.report, **{what: count for what, count in others.items() if count}}
-    some = data.subset(np.sort(chosen))
-    return cast("DataT", dataclasses.replace(some, report=report))
+    report = {**data.report, **{reason: count for reason, count in others.items() if count}}
+    subset = data.subset(np.sort(chosen))
+    return cast("DataT", dataclasses.replace(subset, report=report))
 
 
-def _named(path: str, encoding: str, data: Ratings | TextCorpus | LabelledTexts) -> np.ndarray:
-    """Returns the places of the users that a file names, distinct, int64 (n,)."""
+def _named_users(
+    path: str, encoding: str, data: Ratings | TextCorpus | LabelledTexts
+) -> np.ndarray:
+    """Returns the indices of the users that a file names, distinct, int64 (n,)."""
     lines: dict[str, int] = {}
     file = Lines(path, encoding)
     for number, line in enumerate(file, start=1):
@@ -85,7 +88,7 @@ def _named(path: str, encoding: str, data: Ratings | TextCorpus | LabelledTexts)
     if unknown:
         raise UserError(
             f"--users_file: {path}, line {lines[unknown[0]]}: {quoted(unknown[0])} is none of the "
-            f"{counted(len(data.client_ids), 'users')} of {data.name} with enough examples; "
-            f"{len(unknown):,} of the file's {counted(len(lines), 'names')} are not."
+            f"{with_count(len(data.client_ids), 'users')} of {data.name} with enough examples; "
+            f"{len(unknown):,} of the file's {with_count(len(lines), 'names')} are not."
         )
     return places

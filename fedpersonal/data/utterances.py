@@ -1,4 +1,4 @@
-"""Sentences that users said or wrote, each in a context, as FedPerC's section 4.1 takes them."""
+"""Utterances: users' sentences with a context each, as in section 4.1 of FedPerC."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fedpersonal.data.clients import group_rows
 from fedpersonal.data.formats import Column
 from fedpersonal.data.labelled_texts import LabelledRows, LabelledTexts, read_labelled_rows
 from fedpersonal.data.sentences import count_words, split_sentences
-from fedpersonal.data.sources import check_count, check_counts, errors_of
+from fedpersonal.data.sources import check_count, check_counts, prefix_errors
 from fedpersonal.data.tables import named_columns
-from fedpersonal.errors import UserError, listed, quoted
+from fedpersonal.errors import UserError, join_words, quoted
 
-# Appendix C: the main characters of the one show, the most frequent ones of the other.
+# Appendix C: the main characters of the first show, the most frequent ones of the second.
 TV_SHOWS = {"Friends": 6, "Game of Thrones": 13}
 
-# Characters whom the scripts also name otherwise, among those who may be the most frequent.
+# Other names in the scripts of characters who may be among the most frequent.
 TV_SHOWS_OTHER_NAMES = {
     "Deanerys Targarian": "Daenerys Targaryen",
     "Lord Varys": "Varys",
@@ -33,7 +33,7 @@ TV_SHOWS_OTHER_NAMES = {
 
 
 class Utterances(LabelledTexts):
-    """Sentences of many clients, whose labels are the contexts in which they were said.
+    """Sentences of clients; the label of a sentence is its context.
 
     A client may have utterances of several contexts.
     """
@@ -54,15 +54,15 @@ def read_utterances(
     min_tokens: int = 3,
     other_names: Mapping[str, str] | None = None,
 ) -> Utterances:
-    """Reads the utterances of a table, as of `read_table`, which counts bad rows.
+    """Reads the utterances of a table by `read_table`, which counts bad rows.
 
-    A row is what a user said or wrote at once; each of its sentences is an utterance. A user of
-    several contexts is one client. Names of users, and of contexts, that differ in case or in white
-    space only are one name. Left out, and counted in the report, are in this order: bad rows, rows
-    of contexts and users that `users_per_context` does not choose, rows that quote others only,
-    sentences that are too short,
-    and users and contexts with too few utterances, until all that are left have enough. Users are
-    ordered as of `number_names`, contexts by falling number of utterances.
+    A row is one text of a user; each of its sentences is an utterance. A user of several contexts
+    is one client. Names that differ only in case or in white space are one name.
+
+    The report counts what is left out, in this order: bad rows; rows of contexts and users that
+    `users_per_context` does not choose; rows of quotations only; short sentences; users and
+    contexts with too few utterances, repeatedly, until all remaining ones have enough. Users are
+    ordered by `number_names`, contexts by descending number of utterances.
 
     Args:
         path: The table.
@@ -70,15 +70,15 @@ def read_utterances(
         text_column: The column of the texts.
         context_column: The column of the contexts' names.
         time_column: The column that orders a user's utterances, as of `time_columns`: times, or
-            text such as "s01e02" if no row has a time. The order of the rows decides among equals.
-        users_per_context: How many users of each context to keep, >= 1, those with the most rows in
-            it, of equally frequent ones the alphabetically first: a number for each of the contexts
-            to keep, or one for all contexts there are, or None for all users. A user chosen in one
-            context keeps the rows of all contexts that are kept.
+            text such as "s01e02" if no row has a time. Rows with equal times keep their order.
+        users_per_context: The number of users to keep of each context, >= 1: a number for each of
+            the contexts to keep, one number for all contexts, or None for all users. The users with
+            the most rows in the context stay, of equally frequent ones the alphabetically first. A
+            user chosen in one context keeps the rows of all kept contexts.
         min_utterances: Users with fewer utterances are left out, >= 1.
         min_context_utterances: Contexts with fewer utterances are left out, >= 1.
         min_tokens: Sentences with fewer words and marks are left out, >= 1.
-        other_names: Users who are called otherwise in some rows: the name by the other name.
+        other_names: Another name of a user in the table to the user's name.
 
     Raises:
         UserError: As of `read_table`, or if the table lacks a context that `users_per_context`
@@ -96,14 +96,16 @@ def read_utterances(
         user_column=user_column, text_column=text_column, context_column=context_column
     )
     rows = _read_rows(path, columns, time_column, other_names)
-    with errors_of(os.fspath(path)):
+    with prefix_errors(os.fspath(path)):
         rows = _keep_frequent_users(rows, users_per_context)
         texts, text_rows = _long_sentences(rows, min_tokens)
         kept = _keep_enough(rows, text_rows, min_utterances, min_context_utterances)
     text_rows = text_rows[kept]
     contexts = rows.labels[text_rows].remove_unused_categories()
-    by_frequency = np.argsort(-np.bincount(contexts.codes), kind="stable")  # Then by name.
-    return rows.grouped(
+    by_frequency = np.argsort(
+        -np.bincount(contexts.codes), kind="stable"
+    )  # Ties are ordered by name.
+    return rows.group(
         Utterances,
         text_rows,
         np.argsort(by_frequency)[contexts.codes],
@@ -122,12 +124,12 @@ def read_other_texts(
     min_tokens: int = 3,
     other_names: Mapping[str, str] | None = None,
 ) -> np.ndarray:
-    """Reads what everyone but the `users` says in a table, to train a model before they take part.
+    """Reads the sentences of all users except `users`, to pretrain a model.
 
-    Names are compared, and the options mean the same, as in `read_utterances`.
+    Names are compared as in `read_utterances`, which has the same options.
 
     Returns:
-        (n,) str objects, a sentence each, of all contexts, in the order of the file; n may be 0.
+        (n,) str objects, n >= 0: the sentences of all contexts in the order of the file.
     """
     check_count("min_tokens", min_tokens, minimum=1)
     columns = named_columns(
@@ -136,7 +138,7 @@ def read_other_texts(
     rows = _read_rows(path, columns, None, other_names)
     chosen = {_key(name) for name in users}
     others = np.array([_key(name) not in chosen for name in rows.users.categories], bool)
-    rows = rows.only(others[rows.users.codes], "")
+    rows = rows.keep(others[rows.users.codes], "")
     return _long_sentences(rows, min_tokens)[0]
 
 
@@ -147,17 +149,20 @@ def _read_rows(
     other_names: Mapping[str, str] | None,
 ) -> LabelledRows:
     rows = read_labelled_rows(path, columns, time_column, times="order")
-    users, contexts = _one_spelling(rows.users, other_names or {}), _one_spelling(rows.labels, {})
+    users, contexts = (
+        _unify_spelling(rows.users, other_names or {}),
+        _unify_spelling(rows.labels, {}),
+    )
     return dataclasses.replace(rows, users=users, labels=contexts)
 
 
 def _key(name: str) -> str:
-    """Returns what two names of the same have in common."""
+    """Returns a key that is equal for the spellings of one name."""
     return " ".join(name.split()).casefold()
 
 
-def _one_spelling(names: pd.Categorical, other_names: Mapping[str, str]) -> pd.Categorical:
-    """Gives each name its most frequent spelling, once other names are replaced."""
+def _unify_spelling(names: pd.Categorical, other_names: Mapping[str, str]) -> pd.Categorical:
+    """Replaces other names, then gives each name its most frequent spelling."""
     names = names.remove_unused_categories()
     replaced = {_key(other): name for other, name in other_names.items()}
     cleaned = [replaced.get(_key(n), " ".join(n.split())) for n in names.categories]
@@ -179,27 +184,27 @@ def _keep_frequent_users(
         places = {_key(name): i for i, name in enumerate(rows.labels.categories)}
         for context, number in users_per_context.items():
             if _key(context) not in places:
-                known = listed(rows.labels.categories)
-                raise UserError(f"there is no context {context!r}, only {known}")
+                contexts = join_words(rows.labels.categories)
+                raise UserError(f"there is no context {context!r}, only {contexts}")
             limits[places[_key(context)]] = number
     else:
         limits[:] = users_per_context
-    rows = rows.only(limits[rows.labels.codes] > 0, "rows of other contexts")
+    rows = rows.keep(limits[rows.labels.codes] > 0, "rows of other contexts")
 
-    # A table of all users by all contexts may be too large for memory.
+    # A dense matrix of all users and contexts may be too large for memory.
     cells = pd.DataFrame({"context": rows.labels.codes, "user": rows.users.codes})
     cells = cells.value_counts(sort=False).reset_index(name="rows")
     cells = cells.sort_values(["context", "rows", "user"], ascending=[True, False, True])
-    users_of = np.bincount(cells["context"], minlength=limits.size)
-    if isinstance(users_per_context, Mapping) and (users_of < limits).any():
-        short = int(np.argmax(users_of < limits))
+    num_users = np.bincount(cells["context"], minlength=limits.size)
+    if isinstance(users_per_context, Mapping) and (num_users < limits).any():
+        short = int(np.argmax(num_users < limits))
         raise UserError(
             f"users_per_context asks for {limits[short]} users of"
-            f" {quoted(rows.labels.categories[short])}, which has {users_of[short]}"
+            f" {quoted(rows.labels.categories[short])}, which has {num_users[short]}"
         )
     is_frequent = cells.groupby("context").cumcount() < limits[cells["context"]]
     chosen = np.isin(rows.users.codes, cells["user"][is_frequent])
-    return rows.only(chosen, "rows of less frequent users")
+    return rows.keep(chosen, "rows of less frequent users")
 
 
 def _long_sentences(rows: LabelledRows, min_tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -209,26 +214,26 @@ def _long_sentences(rows: LabelledRows, min_tokens: int) -> tuple[np.ndarray, np
     offsets = np.cumsum([0, *map(len, sentences)])
     rows.report["rows of quotations only"] += int((np.diff(offsets)[texts.codes] == 0).sum())
     distinct = list(itertools.chain.from_iterable(sentences))
-    taken, bounds = group_rows(offsets, texts.codes)
-    long = count_words(distinct)[taken] >= min_tokens
-    rows.report[f"sentences with fewer than {min_tokens} tokens"] += int((~long).sum())
+    indices, bounds = group_rows(offsets, texts.codes)
+    is_long = count_words(distinct)[indices] >= min_tokens
+    rows.report[f"sentences with fewer than {min_tokens} tokens"] += int((~is_long).sum())
     text_rows = np.repeat(np.arange(len(texts)), np.diff(bounds))
-    return np.array(distinct, object)[taken[long]], text_rows[long]
+    return np.array(distinct, object)[indices[is_long]], text_rows[is_long]
 
 
 def _keep_enough(
     rows: LabelledRows, text_rows: np.ndarray, min_utterances: int, min_context_utterances: int
 ) -> np.ndarray:
-    """Returns which utterances stay, once no user and no context has too few: indices, (m,)."""
+    """Returns the indices, (m,), of the utterances of users and contexts that have enough."""
     users, contexts = rows.users.codes[text_rows], rows.labels.codes[text_rows]
     kept = np.arange(text_rows.size)
     while True:
-        enough = np.bincount(users[kept], minlength=1)[users[kept]] >= min_utterances
+        has_enough = np.bincount(users[kept], minlength=1)[users[kept]] >= min_utterances
         counts = np.bincount(contexts[kept], minlength=1)
-        enough &= counts[contexts[kept]] >= min_context_utterances
-        if enough.all():
+        has_enough &= counts[contexts[kept]] >= min_context_utterances
+        if has_enough.all():
             break
-        kept = kept[enough]
+        kept = kept[has_enough]
     if not kept.size:
         raise UserError(
             f"no users with min_utterances={min_utterances} in contexts with"
@@ -236,8 +241,8 @@ def _keep_enough(
             f" user are {np.bincount(users, minlength=1).max()}, and of a context"
             f" {np.bincount(contexts, minlength=1).max()}"
         )
-    for what, codes in (("users", users), ("contexts", contexts)):
+    for noun, codes in (("users", users), ("contexts", contexts)):
         left_out = np.unique(codes).size - np.unique(codes[kept]).size
-        rows.report[f"{what} with too few utterances"] += left_out
+        rows.report[f"{noun} with too few utterances"] += left_out
     rows.report["utterances of these"] += text_rows.size - kept.size
     return kept

@@ -1,4 +1,4 @@
-"""Words as numbers: padding, sentence ends, known words, buckets; and next words as examples."""
+"""Vocabulary of words, with padding, sentence ends and buckets; next words as examples."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ PAD = 0
 BOS = 1
 EOS = 2
 NUM_SPECIAL = 3
-# Which words are known, as of `build_vocabulary`.
+# The choice of the vocabulary's words, as of `build_vocabulary`.
 KNOWN_WORDS = ("most_frequent", "most_users")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The known words, and how many buckets all others are hashed into.
+    """Words with ids, and buckets into which all other words are hashed.
 
     With V words and B buckets, the ids are `PAD` 0, `BOS` 1 and `EOS` 2 (before and after a
     sentence), the words 3 to V + 2, and the out-of-vocabulary buckets V + 3 to V + 2 + B.
 
     Attributes:
-        words: (V,) distinct words, str objects, those of the highest counts first.
+        words: (V,) distinct words, str objects, the most frequent first.
         num_oov_buckets: B >= 1.
     """
 
@@ -43,36 +43,36 @@ class Vocabulary:
 
     @property
     def num_known(self) -> int:
-        """How many ids are not buckets, V + 3: the rows of a global embedding."""
+        """The number of ids that are no buckets, V + 3: the rows of a global embedding."""
         return self.words.size + NUM_SPECIAL
 
     @property
     def size(self) -> int:
-        """How many ids there are, V + 3 + B: the width of a softmax over them."""
+        """The number of ids, V + 3 + B: the width of a softmax over them."""
         return self.num_known + self.num_oov_buckets
 
     def ids(self, lexicon: Sequence[str] | np.ndarray) -> np.ndarray:
-        """The ids of (n,) words: (n,) int32, each in [3, size).
+        """Returns the ids of (n,) words: (n,) int32, each in [3, size).
 
-        A word out of the vocabulary has the bucket of the CRC-32 of its UTF-8 bytes, which is
-        the same in every process.
+        The bucket of an out-of-vocabulary word is the CRC-32 of its UTF-8 bytes modulo the number
+        of buckets, the same in every process.
         """
-        known = {word: i for i, word in enumerate(self.words, start=NUM_SPECIAL)}
+        word_ids = {word: i for i, word in enumerate(self.words, start=NUM_SPECIAL)}
         first, buckets = self.num_known, self.num_oov_buckets
         ids = [
-            known[word] if word in known else first + zlib.crc32(word.encode()) % buckets
+            word_ids[word] if word in word_ids else first + zlib.crc32(word.encode()) % buckets
             for word in lexicon
         ]
         return np.array(ids, np.int32)
 
     def coverage(self, corpus: TextCorpus, client_indices: Sequence[int] | np.ndarray) -> float:
-        """Returns the share of known ones, in [0, 1], among the words of some clients.
+        """Returns the share of in-vocabulary words, in [0, 1], among the given clients' words.
 
-        It is not a number if these clients, (n,) distinct indices, wrote no word.
+        It is NaN if these clients, (n,) distinct indices, have no words.
         """
         corpus = corpus.subset(client_indices)
-        known = self.ids(corpus.lexicon) < self.num_known
-        return float(known[corpus.words].mean()) if corpus.words.size else float("nan")
+        is_known = self.ids(corpus.lexicon) < self.num_known
+        return float(is_known[corpus.words].mean()) if corpus.words.size else float("nan")
 
 
 def build_vocabulary(
@@ -83,16 +83,16 @@ def build_vocabulary(
     num_oov_buckets: int,
     known_words: str = "most_frequent",
 ) -> Vocabulary:
-    """Makes a vocabulary of words of the training clients.
+    """Makes a vocabulary of the training clients' words.
 
     Args:
         corpus: The corpus.
-        client_indices: (n,) distinct integers in [0, num_clients), the training clients: no other's
-            words are looked at.
-        vocab_size: How many words to take, >= 1; of equally frequent ones the first by alphabet.
-        num_oov_buckets: How many buckets the other words share, >= 1.
-        known_words: One of `KNOWN_WORDS`: the most frequent words, or those that most clients
-            write, so that what one client repeats stays unknown.
+        client_indices: (n,) distinct integers in [0, num_clients), the training clients; words of
+            other clients are ignored.
+        vocab_size: The number of words, >= 1; of equally frequent ones the alphabetically first.
+        num_oov_buckets: The number of buckets that the other words share, >= 1.
+        known_words: One of `KNOWN_WORDS`: the most frequent words, or those of the most clients.
+            The latter exclude words that a single client repeats.
 
     Raises:
         UserError: If the clients have fewer distinct words.
@@ -104,36 +104,36 @@ def build_vocabulary(
     if known_words == "most_users":
         words = np.unique(corpus.word_clients * corpus.lexicon.size + words) % corpus.lexicon.size
     counts = np.bincount(words, minlength=corpus.lexicon.size)
-    there = np.flatnonzero(counts)
-    if vocab_size > there.size:
+    present = np.flatnonzero(counts)
+    if vocab_size > present.size:
         raise UserError(
-            f"--vocab_size={vocab_size} is more than the {there.size} distinct words that the"
+            f"--vocab_size={vocab_size} is more than the {present.size} distinct words that the"
             f" {len(client_indices)} training clients have"
         )
-    ranked = sorted(there, key=lambda i: (-counts[i], corpus.lexicon[i]))
+    ranked = sorted(present, key=lambda i: (-counts[i], corpus.lexicon[i]))
     return Vocabulary(corpus.lexicon[ranked[:vocab_size]], num_oov_buckets)
 
 
 def next_word_examples(
     corpus: TextCorpus, vocabulary: Vocabulary, *, sequence_length: int = 20
 ) -> ClientDataset:
-    """Makes each sentence an example, its words shifted by one as its labels.
+    """Makes each sentence an example whose labels are its words shifted by one.
 
-    A sentence is `BOS`, its words and `EOS`, cut after `sequence_length + 1` of these tokens
-    (so a longer sentence has no `EOS`, as in the FedRecon paper's data) or filled up to as
-    many by `PAD`. A label of `PAD` is not to be predicted.
+    The tokens of a sentence are `BOS`, its words and `EOS`. They are cut to
+    `sequence_length + 1` tokens, so that a longer sentence has no `EOS`, as in the FedRecon
+    paper's data, or padded by `PAD`. Labels of `PAD` are not predicted.
 
     Args:
         corpus: The sentences.
         vocabulary: The words' ids.
-        sequence_length: How many tokens to predict in a sentence, >= 1.
+        sequence_length: The number of predicted tokens of a sentence, >= 1.
 
     Returns:
-        A dataset with labels (n, sequence_length) int32, all tokens but the first, and the
-        features, alike:
-            "token": all tokens but the last, in [0, vocabulary.size).
+        A dataset with labels (n, sequence_length) int32, all tokens except the first, and
+        features of the same shape and dtype:
+            "token": all tokens except the last, in [0, vocabulary.size).
             "known_token": the token if it is no bucket, else 0.
-            "oov_token": the number of its bucket, from 0, if it is one, else 0.
+            "oov_token": the number of the bucket, from 0, if the token is a bucket, else 0.
     """
     length = check_count("sequence_length", sequence_length, minimum=1)
     word_counts = np.diff(corpus.sentence_offsets)
@@ -147,14 +147,14 @@ def next_word_examples(
     short = np.flatnonzero(word_counts < length)
     tokens[short, word_counts[short] + 1] = EOS
     token = np.ascontiguousarray(tokens[:, :-1])
-    known = token < vocabulary.num_known
+    is_known = token < vocabulary.num_known
     return ClientDataset(
         client_ids=corpus.client_ids,
         offsets=corpus.client_offsets,
         features={
             "token": token,
-            "known_token": np.where(known, token, 0),
-            "oov_token": np.where(known, 0, token - np.int32(vocabulary.num_known)),
+            "known_token": np.where(is_known, token, 0),
+            "oov_token": np.where(is_known, 0, token - np.int32(vocabulary.num_known)),
         },
         labels=np.ascontiguousarray(tokens[:, 1:]),
     )

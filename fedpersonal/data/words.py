@@ -17,7 +17,7 @@ _LETTERS = (
 # Gershayim stand within a word, as apostrophes do. `regex` takes four separators for no space.
 TOKEN = rf"(?V1){_LETTERS}(?:['\u05f4]{_LETTERS})*|[^\s\x1c-\x1f]"
 _TOKEN, _WORD = regex.compile(TOKEN), regex.compile(rf"(?V1){_LETTERS}")
-# Their equals for ASCII text, which take half the time.
+# Equivalent patterns for ASCII text, in half the time.
 _ASCII_TOKEN, _ASCII_WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]"), re.compile(r"\w+")
 
 
@@ -33,14 +33,14 @@ def lower_cased(text: str) -> str:
 
 
 def find_tokens(text: str) -> list[str]:
-    """Returns a text's words, which may have apostrophes inside, and its other marks, in order.
+    """Returns a text's words, which may contain apostrophes, and its other marks, in order.
 
     A word is a run of letters, digits and underscores, with the signs that Unicode combines with
-    them. A script without spaces, such as Thai or Chinese, has as many words as runs.
+    them. In a script without spaces, such as Thai or Chinese, each run is a word.
     """
     return (_ASCII_TOKEN if text.isascii() else _TOKEN).findall(text)
 
 
 def find_words(text: str) -> list[str]:
-    """Returns a text's words alone, cut at apostrophes, in order."""
+    """Returns a text's words in order, without other marks; apostrophes separate words."""
     return (_ASCII_WORD if text.isascii() else _WORD).findall(text)

@@ -1,4 +1,4 @@
 """Evaluation of clients before and after personalisation."""
 
-# Of each metric over clients.
+# Percentiles over clients that are reported for each metric.
 PERCENTILES = (5, 25, 50, 75, 95)

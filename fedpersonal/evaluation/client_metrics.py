@@ -1,4 +1,4 @@
-"""Metrics of `per_client.csv`: what they mean, which way they get better, how they add up."""
+"""Metrics of `per_client.csv`: their meaning, their direction, and how they add up over clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedpersonal.evaluation.statistics import (
     remaining_share,
 )
 
-# A word of these says what is less of: `auc_loss` and `accuracy_error` are a loss and an error.
+# These words take precedence over `_HIGHER`: `auc_loss` and `accuracy_error` are errors.
 _LOWER = frozenset(
     "loss error errors rmse mse mae mape msle nll perplexity epsilon crossentropy hinge "
     "divergence poisson logcosh brier false".split()
@@ -27,56 +27,56 @@ _HIGHER = frozenset(
     "accuracy auc hr ndcg mrr map precision recall f1 fbeta r2 iou sensitivity specificity "
     "similarity true bleu rouge".split()
 )
-# The first of these that a run has is what its clients are judged by.
-_FIRST = ("rmse", "perplexity", "auc", "ndcg", "accuracy", "loss")
-# What metrics mean wherever they are met; a task says where it means another thing.
+# Clients are compared by the first of these metrics that a run has.
+_PREFERRED = ("rmse", "perplexity", "auc", "ndcg", "accuracy", "loss")
+# The usual meaning of each metric; a task may override it.
 _MEANINGS: Mapping[str, str] = {
     "loss": "what training minimises, a mean over examples",
     "rmse": "root of the mean squared error",
     "mse": "mean squared error",
     "mae": "mean absolute error",
     "accuracy": "share of examples predicted right",
-    "auc": "chance that a positive example gets a higher score than a negative one; 0.5 is chance",
-    "perplexity": "e to the power of the loss: among how many equally likely choices a model "
-    "hesitates",
-    "hr": "share of clients whose held-out item is among the {at} of highest scores{among}",
-    "ndcg": "like HR@{at}, but a hit counts 1 at the first place, and less at each that follows, "
-    "{least:.2f} at the last",
+    "auc": "probability that a positive example scores higher than a negative one; 0.5 is chance",
+    "perplexity": "e to the power of the loss: the number of equally likely choices that would be "
+    "as uncertain",
+    "hr": "share of clients whose held-out item is among the {at} with the highest scores{among}",
+    "ndcg": "like HR@{at}, but a hit counts 1 at rank 1 and less at each later rank, {least:.2f} "
+    "at the last",
 }
 
 
-def meaning(name: str, own: Mapping[str, str] = MappingProxyType({})) -> str | None:
-    """Returns what a metric means, in words; None where that is not known.
+def meaning(name: str, task_meanings: Mapping[str, str] = MappingProxyType({})) -> str | None:
+    """Returns the meaning of a metric in words; None for an unknown metric.
 
     Args:
-        name: Such as `rmse`, or `hr@10_of_50`.
-        own: What a task says of its metrics, which comes first.
+        name: A name such as `rmse`, or `hr@10_of_50`.
+        task_meanings: The task's meanings of its metrics, which take precedence.
     """
     kind, _, rest = name.partition("@")
     at, _, among = rest.partition("_")
-    if name in own or not rest:
-        return own.get(name) or _MEANINGS.get(name)
+    if name in task_meanings or not rest:
+        return task_meanings.get(name) or _MEANINGS.get(name)
     if kind not in _MEANINGS or not at.isdecimal():
         return None
-    of = {"": " of its candidates", "all": " of all items that the client has not"}
-    told = of.get(among, f" {among.replace('_', ' ')} candidates")
-    return _MEANINGS[kind].format(at=at, among=told, least=1 / math.log2(int(at) + 1))
+    usual = {"": " of its candidates", "all": " of all items that the client has not"}
+    candidates = usual.get(among, f" {among.replace('_', ' ')} candidates")
+    return _MEANINGS[kind].format(at=at, among=candidates, least=1 / math.log2(int(at) + 1))
 
 
 def unit_of(text: str | None) -> str:
-    """Returns the unit that a metric's meaning names, such as `stars`; empty where it has none."""
+    """Returns the unit that a metric's meaning names, such as `stars`; empty if it names none."""
     return (text or "").partition(", in ")[2]
 
 
 def lower_is_better(name: str) -> bool | None:
-    """Tells which way a metric gets better.
+    """Returns the direction in which a metric improves.
 
     Args:
-        name: Such as `rmse`, `eval/loss`, `hr@10_all` or `accuracy_without_oov_before`: what counts
-            is a known word in its last part.
+        name: A name such as `rmse`, `eval/loss`, `hr@10_all` or `accuracy_without_oov_before`. A
+            word in its last part determines the direction.
 
     Returns:
-        Whether less of it is better; None where nobody knows.
+        Whether lower values are better; None for unknown metrics.
     """
     words = _words(name)
     if words & _LOWER:
@@ -85,19 +85,19 @@ def lower_is_better(name: str) -> bool | None:
 
 
 def find_metric(name: str, names: Iterable[str]) -> str | None:
-    """Returns which of some names is a metric, such as `hr@10_of_50` for `hr@10`; None if none."""
+    """Returns the first of `names` that is the metric `name`, such as `hr@10_of_50` for `hr@10`."""
     return next((n for n in names if n == name or n.startswith(f"{name}_of_")), None)
 
 
-def find_metrics(wanted: Iterable[str], names: Collection[str]) -> list[str]:
-    """Returns which of some names are the wanted metrics, in the order of what is wanted."""
-    return [found for found in (find_metric(name, names) for name in wanted) if found]
+def find_metrics(metrics: Iterable[str], names: Collection[str]) -> list[str]:
+    """Returns those of `names` that `find_metric` finds for `metrics`, in their order."""
+    return [match for match in (find_metric(name, names) for name in metrics) if match]
 
 
 def main_metric(names: list[str]) -> str | None:
-    """Returns which of some metrics to judge clients by; None where nobody knows a direction."""
-    for word in _FIRST:
-        # The plain one, such as accuracy, comes before accuracy_without_oov.
+    """Returns the metric by which to compare clients; None if no metric's direction is known."""
+    for word in _PREFERRED:
+        # The shortest name, such as accuracy, comes before accuracy_without_oov.
         lower = word in _LOWER
         candidates = [n for n in names if word in _words(n) and lower_is_better(n) is lower]
         if candidates:
@@ -107,7 +107,7 @@ def main_metric(names: list[str]) -> str | None:
 
 def _words(name: str) -> set[str]:
     last = name.rpartition("/")[2].lower()
-    # Two words that Keras and others write for one.
+    # Keras and other libraries write these words in two parts.
     for pair in ("io_u", "log_cosh", "cross_entropy"):
         last = last.replace(pair, pair.replace("_", ""))
     return {*re.split("[^a-z0-9]+", last)}
@@ -117,7 +117,7 @@ def _same(values: np.ndarray) -> np.ndarray:
     return values
 
 
-# How a metric of one client becomes a mean that adds up over clients, and back.
+# The maps from a client's metric to a mean that adds up over clients, and back.
 _MEANS: Mapping[str, tuple[Callable, Callable]] = {
     "rmse": (np.square, np.sqrt),
     "perplexity": (np.log, np.exp),
@@ -126,14 +126,14 @@ _MEANS: Mapping[str, tuple[Callable, Callable]] = {
 
 @dataclasses.dataclass(frozen=True)
 class ClientMetric:
-    """A metric of `per_client.csv`, and how clients' values make that of them all.
+    """A metric of `per_client.csv`, and how to pool the clients' values.
 
     Attributes:
-        column: Its column.
-        weights: The column by which clients count; None for all alike.
+        column: The metric's column.
+        weights: The column of clients' weights; None for equal weights.
         to_mean: Maps a client's value to the mean that adds up by weights.
         finalize: Maps the mean over clients to the metric.
-        scale: Its factor in tables.
+        scale: The factor of the metric in tables.
     """
 
     column: str
@@ -143,12 +143,14 @@ class ClientMetric:
     scale: float = 1.0
 
     @classmethod
-    def of(cls, name: str, column: str, weights: str | None = "num_examples") -> ClientMetric:
-        """Returns the metric of a name, whose clients' values make means that add up, or are."""
+    def for_metric(
+        cls, name: str, column: str, weights: str | None = "num_examples"
+    ) -> ClientMetric:
+        """Returns a metric by its name, with the maps to and from means that the name implies."""
         return cls(column, weights, *_MEANS.get(name, (_same, _same)))
 
     def sums(self, clients: pd.DataFrame) -> pd.DataFrame:
-        """Returns each client's sums of values and of weights, by its name."""
+        """Returns each client's sums of values and of weights, indexed by the client's name."""
         weights = None if self.weights is None else clients[self.weights]
         sums = client_sums(self.to_mean(clients[self.column].to_numpy()), weights)
         return pd.DataFrame(sums, index=clients["client"].astype(str))
@@ -162,20 +164,20 @@ class ClientMetric:
 def paired_difference(
     ours: Sequence[pd.DataFrame], others: Sequence[pd.DataFrame], metric: ClientMetric
 ) -> tuple[np.ndarray, PairedDifference]:
-    """Returns by how much a method's metric exceeds another's, on the clients that both test.
+    """Returns the difference of two methods' metrics, on the clients that both test.
 
     Args:
-        ours: The method's clients, rows of `per_client.csv`, a table a seed.
-        others: The other method's, seed by seed.
-        metric: What is compared.
+        ours: The first method's clients, rows of `per_client.csv`, one table for each seed.
+        others: The second method's tables, seed by seed.
+        metric: The metric to compare.
 
     Returns:
-        The difference of each seed, float64 (num_seeds,); and their mean with its interval, a
-        client that several seeds test counting as one. Both by the metric's scale.
+        The difference for each seed, float64 (num_seeds,); and their mean with its interval, where
+        a client that several seeds test counts as one. Both are multiplied by the metric's scale.
 
     Raises:
-        ValueError: If a seed has no client in common, or one has other examples: methods are
-            compared on the same ones.
+        ValueError: If a seed has no client in common, or a client has other examples: methods are
+            compared on the same examples.
     """
     sums, values = _paired(metric, ours, others)
     difference = paired_bootstrap(*sums, finalize=metric.finalize)
@@ -188,28 +190,29 @@ def paired_difference(
 def paired_share(
     without: Sequence[pd.DataFrame],
     with_it: Sequence[pd.DataFrame],
-    guess: Sequence[pd.DataFrame],
+    baseline: Sequence[pd.DataFrame],
     metric: ClientMetric,
 ) -> tuple[np.ndarray, tuple[float, float]] | None:
-    """Returns which share of a method's lead over a guess remains without something.
+    """Returns the share of a method's lead over a baseline that remains after a change.
 
     Args:
-        without: The method's clients without it, as of `paired_difference`.
-        with_it: The same with it.
-        guess: The same of the guess.
-        metric: A mean, of which the lead is.
+        without: The method's clients without an advantage such as a leak, as in
+            `paired_difference`.
+        with_it: The method's clients with the advantage.
+        baseline: The baseline's clients.
+        metric: The metric of the lead, a mean.
 
     Returns:
-        The share of each seed, float64 (num_seeds,), and its interval, as of `remaining_share`;
-        None if there is no lead with it, or none but for noise.
+        The share for each seed, float64 (num_seeds,), and its interval, as in `remaining_share`;
+        None unless the lead with the advantage is clearly above 0.
 
     Raises:
         ValueError: As `paired_difference`.
     """
-    _, lead = paired_difference(with_it, guess, metric)
+    _, lead = paired_difference(with_it, baseline, metric)
     if not lead.has_interval or lead.low <= 0:
         return None
-    sums, (first, second, third) = _paired(metric, without, with_it, guess)
+    sums, (first, second, third) = _paired(metric, without, with_it, baseline)
     _, low, high = remaining_share(*sums)
     return (first - third) / (second - third), (low, high)
 
@@ -219,7 +222,7 @@ def _paired(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns sums of the clients that all methods test, and each method's metric by seed.
 
-    They are float64 (num_methods, num_seeds, num_clients, 2) and (num_methods, num_seeds).
+    The shapes are (num_methods, num_seeds, num_clients, 2) and (num_methods, num_seeds), float64.
     """
     seeds = []
     for seed, tables in enumerate(zip(*methods)):
@@ -230,8 +233,8 @@ def _paired(
         if not len(first) or not all(np.allclose(first[1], other[1]) for other in others):
             raise ValueError(f"The rows of table {seed} are not of the same examples.")
         seeds.append((first, *others))
-    people = sorted(set().union(*(first.index for first, *_ in seeds)))
-    by_seed = [[one.reindex(people, fill_value=0.0) for one in seed] for seed in seeds]
+    clients = sorted(set().union(*(first.index for first, *_ in seeds)))
+    by_seed = [[one.reindex(clients, fill_value=0.0) for one in seed] for seed in seeds]
     sums = np.moveaxis(np.array(by_seed), 1, 0)
     totals = sums.sum(2)
     return sums, metric.finalize(totals[..., 0] / totals[..., 1])

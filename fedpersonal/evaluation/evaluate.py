@@ -1,9 +1,9 @@
 """Evaluation of every client, before and after its model is personalised.
 
-Reconstruction evaluation (Singhal et al., section 4.1, RECONEVAL) builds the local variables of a
+Reconstruction evaluation (Singhal et al., section 4.1, RECONEVAL) rebuilds the local variables of a
 client from its support set, with the global ones frozen, and predicts its query set. Fine-tuning
-moves global variables too, in a copy that the client keeps to itself. Without phases it is the
-paper's standard evaluation: predictions with the variables as they are.
+also trains a personal copy of the global variables. Without phases, it is the paper's standard
+evaluation: predictions with the variables as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from fedpersonal import tff
 from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch
-from fedpersonal.client.neighbours import predicting
+from fedpersonal.client.neighbours import make_predictor
 from fedpersonal.client.optimizer import check_phases
 from fedpersonal.client.pooled import PACKINGS, predict_in_turn
 from fedpersonal.client.ridge import check_linear
@@ -36,19 +36,19 @@ from fedpersonal.client.values import (
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError, check_choice
 from fedpersonal.evaluation.results import ClientResults
-from fedpersonal.federated.cohort import as_kept, local_of, local_type
+from fedpersonal.federated.cohort import as_kept, local_type, select_local_state
 from fedpersonal.federated.inlining import keras_computation
-from fedpersonal.federated.packing import as_examples, pack_parts, packed_type, roomy
+from fedpersonal.federated.packing import as_examples, bucket_size, pack_parts, packed_type
 from fedpersonal.methods.algorithm import STARTS
 from fedpersonal.methods.phases import Phase, RidgePhase
 from fedpersonal.model.mixing import check_rows_are_independent
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.runtime.processors import count_processors
 
-# Who of some clients has kept anything, bool (n,); and local variable's name to (n, ...), zeros
-# where nothing is kept.
+# Whether each client has kept local variables, bool (n,); and local variable's name to (n, ...),
+# zeros for clients that have kept none.
 Kept = tuple[np.ndarray, Mapping[str, np.ndarray]]
-# What clients have kept is read for so many bytes at a time, or for a shard a processor.
+# Kept values are read in parts of this size, or of one shard for each processor if that is more.
 _KEPT_BYTES = 2**28
 
 
@@ -73,23 +73,23 @@ def build_evaluation(
 
     Args:
         model: The partitioned model.
-        phases: What personalises a client's model: `Algorithm.personalization`, fine-tuning, or
-            nothing. They run on the support set as a whole.
-        support: What it is personalised on.
-        query: What is predicted, of the same clients.
-        batch_size: Examples a batch.
-        clients: Clients a shard.
+        phases: The phases that personalise a client's model: `Algorithm.personalization`,
+            fine-tuning, or none. They run on the support set as a whole.
+        support: The clients' support sets.
+        query: The clients' query sets, of the same clients.
+        batch_size: The number of examples in a batch.
+        clients: The number of clients in a shard.
         packing: How clients are packed: `stacked` or `pooled`, see `Execution`.
         with_before: Whether to predict before personalisation, too.
-        with_kept: Whether clients bring local variables that they have kept, from which
-            personalisation then starts: the function's second argument, who has kept anything,
-            bool (num_clients,), and local variable's name to (num_clients, ...); or a function that
-            returns the same of some clients by their places, int64 (n,), and is called for a few
-            shards at a time, where all that is kept would not fit in memory.
-        with_predictions: Whether `pooled` packing returns predictions too, which must then be one
-            number an example.
-        room: Shards have room for so many clients, if there are fewer: those of a larger set, whose
-            trace this one then shares.
+        with_kept: Whether personalisation starts from local variables that clients have kept. They
+            are the function's second argument: whether each client has kept any, bool
+            (num_clients,), and local variable's name to (num_clients, ...). Where they do not fit
+            in memory, the argument may be a function from clients' places, int64 (n,), to the same
+            for these clients; it is called for a few shards at a time.
+        with_predictions: Whether `pooled` packing also returns predictions, which must then be one
+            number for each example.
+        room: The minimal number of clients that shards are built for. With the number of a larger
+            set, this evaluation shares the trace of that set.
         seed: Seed of the local variables' initial values.
 
     Raises:
@@ -102,9 +102,10 @@ def build_evaluation(
     if packing == "pooled":
         for training in (False, True) if phases else (False,):
             check_rows_are_independent(model.base, training=training)
-    # Rounded up, so that sets of about as many clients share what is traced.
-    clients = max(1, min(clients, roomy(max(support.num_clients, room))))
-    # Nobody's examples would fill larger batches. Rounded up, so that sets share what is traced.
+    # Rounded up, so that sets of similar size share a trace.
+    clients = max(1, min(clients, bucket_size(max(support.num_clients, room))))
+    # No client's examples fill larger batches. Rounded up, so that sets of similar size share a
+    # trace.
     largest = max(int(part.counts.max(initial=1)) for part in (support, query))
     batch_size = min(batch_size, 2 ** math.ceil(math.log2(max(1, largest))))
     moves_globals = any(phase.variables not in ("local", "personal") for phase in phases)
@@ -118,8 +119,8 @@ def build_evaluation(
         touched_data="all" if moves_globals or model.copies else "none",
     )
 
-    own_bytes = clients * sum(v.dtype.size * math.prod(v.shape) for v in model.local_variables)
-    together = max(count_processors(), _KEPT_BYTES // max(1, own_bytes))
+    shard_bytes = clients * sum(v.dtype.size * math.prod(v.shape) for v in model.local_variables)
+    num_shards = max(count_processors(), _KEPT_BYTES // max(1, shard_bytes))
     computation = functools.cache(
         functools.partial(
             evaluation_computation,
@@ -136,21 +137,22 @@ def build_evaluation(
         weights: Mapping[str, np.ndarray],
         kept: Kept | Callable[[np.ndarray], Kept] | None = None,
     ) -> ClientResults:
-        known = collections.OrderedDict((v.name, weights[v.name]) for v in model.global_variables)
-        asked = {"with_kept": with_kept, "with_predictions": with_predictions}
-        personalised = computation(tuple(phases), **asked)
+        shared = collections.OrderedDict((v.name, weights[v.name]) for v in model.global_variables)
+        personalised = computation(
+            tuple(phases), with_kept=with_kept, with_predictions=with_predictions
+        )
         if kept is None:
-            after = personalised(known, shards)
+            after = personalised(shared, shards)
         else:
             after = []
-            for start in range(0, len(shards), together):
-                some = [_with_local(shard, kept) for shard in shards[start : start + together]]
-                after += personalised(known, some)
+            for start in range(0, len(shards), num_shards):
+                part = [_with_local(shard, kept) for shard in shards[start : start + num_shards]]
+                after += personalised(shared, part)
         before = after
         if not with_before:
             before = None
         elif phases or with_kept:
-            before = computation(())(known, shards)
+            before = computation(())(shared, shards)
         return _collect(model, before, after, query.client_ids)
 
     return evaluate
@@ -159,15 +161,19 @@ def build_evaluation(
 def _with_local(
     shard: Mapping[str, Any], kept: Kept | Callable[[np.ndarray], Kept]
 ) -> collections.OrderedDict:
-    """Returns a shard with what its clients have kept."""
+    """Returns a shard with the local variables that its clients have kept."""
     places = shard["ids"]
     if callable(kept):
-        # Clients stand first, what fills the shard behind them.
-        own = places[places >= 0].astype(np.int64)
-        kept, places = kept(own), np.where(places >= 0, np.arange(len(places)), -1)
-        if len(kept[0]) != len(own):
-            raise ValueError(f"what {len(own)} clients keep was asked for, not {len(kept[0])}'s.")
-    return collections.OrderedDict(shard, local=local_of(places, known=kept[0], values=kept[1]))
+        # Clients come first, padding of the shard after them.
+        clients = places[places >= 0].astype(np.int64)
+        kept, places = kept(clients), np.where(places >= 0, np.arange(len(places)), -1)
+        if len(kept[0]) != len(clients):
+            raise ValueError(
+                f"kept must return the variables of {len(clients)} clients, got {len(kept[0])}."
+            )
+    return collections.OrderedDict(
+        shard, local=select_local_state(places, has_kept=kept[0], values=kept[1])
+    )
 
 
 def pack_evaluation(
@@ -182,9 +188,9 @@ def pack_evaluation(
 ) -> list[collections.OrderedDict]:
     """Packs two data sets of the same clients into shards for an evaluation.
 
-    `query_batch_size` is None for one batch that holds the whole query set, which stacked packing
-    needs; `touched_data` is `all` where clients have rows of global lookup tables for themselves,
-    else `none`.
+    `query_batch_size` is None for one batch with the whole query set, which stacked packing needs.
+    `touched_data` is `all` where clients have personal copies of rows of global lookup tables, else
+    `none`.
     """
     width = query_batch_size or max(1, int(query.counts.max(initial=1)))
     order = np.argsort(-support.counts, kind="stable")
@@ -203,8 +209,8 @@ def pack_evaluation(
     return shards
 
 
-# Validation and test share what is traced, and so do tests on more and more examples: tracing takes
-# longer than running.
+# Validation and test share a trace, and so do tests on more and more examples: tracing takes longer
+# than running.
 @functools.lru_cache(maxsize=4)
 def evaluation_computation(
     model: PartitionedModel,
@@ -220,7 +226,7 @@ def evaluation_computation(
 ) -> tff.Computation:
     """Builds the TFF computation of global variables, at SERVER, and packed shards, at CLIENTS.
 
-    It predicts once, after the phases. Arguments are of `build_evaluation` and, as packed, of
+    It predicts once, after the phases. The arguments are those of `build_evaluation` and
     `pack_evaluation`.
     """
     # The support set is used as a whole.
@@ -259,7 +265,7 @@ def evaluation_computation(
             sums=collections.OrderedDict(sorted(sums.items())),
         )
         if predictions is not None:
-            if packing == "pooled":  # These are (C, N, B).
+            if packing == "pooled":  # The shape is (C, N, B).
                 predictions = tf.reshape(predictions, [tf.shape(predictions)[0], -1])
             output["predictions"] = predictions
         return output
@@ -280,11 +286,11 @@ def _predict_stacked(
     support: Examples,
     query: Examples,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Does the work of `predict_in_turn`, clients stacked; predictions are (C, B, ...)."""
+    """Predicts as `predict_in_turn` does, with stacked clients; predictions are (C, B, ...)."""
     for phase in phases:
         values = run_phase(model, phase, values, support)
     batch = take_batch(model, query, tf.zeros([tf.shape(query.mask)[0]], tf.int32), values)
-    outcome = predict_batch(predicting(model, phases), values, batch, training=False)
+    outcome = predict_batch(make_predictor(model, phases), values, batch, training=False)
     return batch_metric_sums(model, batch, outcome), outcome.predictions
 
 
@@ -297,7 +303,7 @@ def _collect(
     """Puts the shards' outputs into the clients' order."""
 
     def joiner(outputs: Sequence[Mapping[str, Any]]) -> Callable[..., np.ndarray]:
-        # Results may come back in another order than they went out, so they carry their ids.
+        # Results may return in another order than the shards, so they carry their clients' ids.
         ids = np.concatenate([output["ids"] for output in outputs])
         order = np.argsort(ids, kind="stable")[(ids < 0).sum() :]
         return lambda parts: np.concatenate(parts)[order]
@@ -312,7 +318,7 @@ def _collect(
     joined = joiner(after)
     predictions = None
     if "predictions" in after[0]:
-        # Those of each shard are as wide as its longest query set.
+        # A shard's predictions are as wide as its longest query set.
         parts = [output["predictions"] for output in after]
         width = max(part.shape[1] for part in parts)
         rest = [(0, 0)] * (parts[0].ndim - 2)
@@ -344,12 +350,12 @@ def evaluate_clients(
 
     Args:
         model: The partitioned model.
-        phases: What personalises a client's model on the support set; none for nothing.
+        phases: The phases that personalise a client's model on its support set, or none.
         weights: Global variable's name to value.
-        support: What it is personalised on.
-        query: What is predicted, of the same clients.
-        batch_size: Examples a batch.
-        clients: Clients a shard.
+        support: The clients' support sets.
+        query: The clients' query sets, of the same clients.
+        batch_size: The number of examples in a batch.
+        clients: The number of clients in a shard.
         seed: Seed of the local variables' initial values.
 
     Raises:
@@ -362,19 +368,19 @@ def evaluate_clients(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluator:
-    """A model as clients apply it.
+    """A model with the phases that clients run before they predict.
 
-    A client that has kept local variables predicts with them, unless asked to rebuild them or to
-    bring them up to date first. Any other rebuilds its own from a support set. Either then
-    fine-tunes its copy of the model, where there are phases for that.
+    A client that has kept local variables predicts with them, or rebuilds or updates them first.
+    Any other client rebuilds local variables from its support set. Both then fine-tune a personal
+    copy of the model, if there are phases for that.
 
     Attributes:
         model: The partitioned model.
-        rebuilding: What rebuilds local variables where a client has kept none.
-        finetuning: What trains a client's copy before it predicts, from its support set.
-        batch_size: Examples of a client's batch.
-        packing: How clients are packed to be evaluated: `stacked` or `pooled`, see `Execution`.
-        together: How many clients a shard holds then; 0 for all.
+        rebuilding: The phases that rebuild local variables of clients that have kept none.
+        finetuning: The phases that train a client's copy on its support set before it predicts.
+        batch_size: The number of examples in a client's batch.
+        packing: How clients are packed for evaluation: `stacked` or `pooled`, see `Execution`.
+        clients_per_shard: The number of clients in a shard; 0 for all in one shard.
         seed: Seed of local variables' initial values.
     """
 
@@ -383,18 +389,18 @@ class Evaluator:
     finetuning: tuple[Phase, ...]
     batch_size: int
     packing: str
-    together: int
+    clients_per_shard: int
     seed: int
 
     def personalization(self, has_kept: bool, start: str = "kept") -> tuple[Phase, ...]:
-        """Returns what personalises the model of a client.
+        """Returns the phases that personalise the model of a client.
 
         Args:
             has_kept: Whether the client has kept local variables.
-            start: What it does with them. `kept`: it predicts with them. `rebuilt`: it forgets
-                them, and rebuilds its own. `updated`: it takes the steps that rebuild, from what it
-                has kept; a `RidgePhase` starts from nothing, and rebuilds. A client that has kept
-                nothing rebuilds its own in any case.
+            start: How the client uses kept variables. `kept`: it predicts with them. `rebuilt`: it
+                discards them and rebuilds local variables. `updated`: it takes the rebuilding steps
+                from the kept values; a `RidgePhase` has no starting point and rebuilds. A client
+                that has kept nothing always rebuilds.
 
         Raises:
             UserError: If `start` is none of these.
@@ -415,9 +421,10 @@ class Evaluator:
         with_predictions: bool = False,
         room: int = 0,
     ) -> Callable[..., ClientResults]:
-        """Packs clients, and returns what evaluates global variables on them.
+        """Packs clients and returns a function that evaluates global variables on them.
 
-        `phases` are None for `personalization`; the rest is that of `build_evaluation`.
+        `phases` are None for `personalization`; the other arguments are those of
+        `build_evaluation`.
         """
         return build_evaluation(
             self.model,
@@ -425,7 +432,7 @@ class Evaluator:
             support,
             query,
             batch_size=self.batch_size,
-            clients=self.together or max(support.num_clients, room),
+            clients=self.clients_per_shard or max(support.num_clients, room),
             packing=self.packing,
             with_before=with_before,
             with_kept=has_kept,

@@ -1,4 +1,4 @@
-"""One client's model, personalised: the values of its variables."""
+"""Personalises the model of a single client and returns the values of its variables."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def personalize(
 
     Args:
         model: The partitioned model.
-        phases: What personalises.
+        phases: The phases that personalise.
         weights: Global variable's name to value.
-        support: The client's examples, of one client; None where there are no phases.
-        kept: Local variable's name to what the client has kept; None for initial values.
+        support: The client's support set, a data set of one client; None where there are no phases.
+        kept: Local variable's name to the value that the client has kept; None for initial values.
         batch_size: Examples of a batch.
         seed: Seed of local variables' initial values.
 
@@ -45,18 +45,18 @@ def personalize(
     """
     shared = {v.name: tf.constant(weights[v.name]) for v in model.global_variables}
     if support is None:
-        own = model.initial_local_values(seed=seed) if kept is None else kept
+        local = model.initial_local_values(seed=seed) if kept is None else kept
         sent = ((name, weights[source]) for name, source in model.copies.items())
-        copies = {name: model.copied(value) for name, value in sent}
-        return {**_plain(shared), **copies, **own}
+        copies = {name: model.initial_copy(value) for name, value in sent}
+        return {**_as_numpy(shared), **copies, **local}
     packed = pack_clients(model, support, [0], clients_per_shard=1, batch_size=batch_size)
     phases = tuple(dataclasses.replace(phase, data="all") for phase in phases)
-    brought = None if kept is None else {k: tf.constant(v[np.newaxis]) for k, v in kept.items()}
+    stacked = None if kept is None else {k: tf.constant(v[np.newaxis]) for k, v in kept.items()}
     examples = tf.nest.map_structure(tf.constant, packed)
-    return _plain(_traced(model, phases, seed)(shared, examples, brought))
+    return _as_numpy(_traced(model, phases, seed)(shared, examples, stacked))
 
 
-# One client is asked after another: tracing takes longer than running.
+# Callers personalise one client after another, and tracing takes longer than running.
 @functools.lru_cache(maxsize=4)
 def _traced(
     model: PartitionedModel, phases: tuple[Phase, ...], seed: int
@@ -69,15 +69,15 @@ def _traced(
         for phase in phases:
             values = run_phase(model, phase, values, examples)
         values = whole_tables(model, phases, start, values, examples)
-        own = {name: value[0] for name, value in values.own.items()}
-        for name in own.keys() & model.global_tables.keys():
+        personal = {name: value[0] for name, value in values.per_client.items()}
+        for name in personal.keys() & model.global_tables.keys():
             # A client has the rows that it touches; alone in its shard, none is padding.
             rows = examples.rows[name][0][:, tf.newaxis]
-            own[name] = tf.tensor_scatter_nd_update(shared[name], rows, own[name])
-        return {**shared, **own}
+            personal[name] = tf.tensor_scatter_nd_update(shared[name], rows, personal[name])
+        return {**shared, **personal}
 
     return run
 
 
-def _plain(values: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
+def _as_numpy(values: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in values.items()}

@@ -1,13 +1,14 @@
-"""Whether two methods differ by more than the choice of test clients explains.
+"""Statistics of clients: intervals for differences of methods, and checks of columns.
 
-The paired bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993): clients are
-drawn with replacement, the same for both methods. What another seed of training would change is not
-in it: see the spread over seeds for that.
+The paired bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993) resamples
+clients with replacement, the same clients for both methods. Its interval covers the choice of test
+clients and not the seed of training; the spread over seeds shows the latter.
 
-Percentiles of the bootstrap are too narrow for few clients. Below `FEW` clients the interval is of
-subsets (Hartigan, "Using Subsample Values as Typical Values", JASA 64, 1969): of differences that
-are symmetric around the truth, the means of all non-empty subsets divide the line into intervals
-that have it with equal probability. It is what an exact test by sign flips does not reject.
+Percentiles of the bootstrap are too narrow for few clients. Below `MIN_BOOTSTRAP_CLIENTS` clients,
+the interval is made of subsets (Hartigan, "Using Subsample Values as Typical Values", JASA 64,
+1969): if differences are symmetric around the true value, the means of all non-empty subsets divide
+the line into intervals that contain it with equal probability. The interval has the values that an
+exact test by sign flips does not reject.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
+from fedpersonal.randomness import Purpose, generator
 
-FEW = 30
-"""Below so many clients, subsets of them make the interval, not the bootstrap."""
+MIN_BOOTSTRAP_CLIENTS = 30
+"""For fewer clients, the interval is made of subsets instead of the bootstrap."""
 
-FEWEST = 6
-"""Fewer clients than these have no interval of 95 %: of 2**5 sign flips one alone is over 2.5 %."""
+MIN_INTERVAL_CLIENTS = 6
+"""For fewer clients there is no interval of 95 %: one of 2**5 sign flips is already over 2.5 %."""
 
-# Numbers held at once for the draws.
+# Counts of resamples that are in memory at once.
 _CHUNK = 2**22
 
 
@@ -37,9 +38,9 @@ class PairedDifference:
     """A difference of two metrics on the same clients.
 
     Attributes:
-        difference: The first method's metric minus the second one's; of several runs the mean.
-        low: Lower end of its interval; -inf where the clients are too few for any.
-        high: Upper end; inf where they are.
+        difference: The first method's metric minus the second one's; the mean over several runs.
+        low: Lower end of the interval; -inf for too few clients.
+        high: Upper end of the interval; inf for too few clients.
     """
 
     difference: float
@@ -48,21 +49,21 @@ class PairedDifference:
 
     @property
     def is_within_noise(self) -> bool:
-        """Whether the interval has 0 in it, as it has where the clients are too few for one."""
+        """Whether the interval contains 0; so does the infinite one of too few clients."""
         return self.low <= 0 <= self.high
 
     @property
     def has_interval(self) -> bool:
-        """Whether the clients suffice for an interval."""
+        """Whether there are enough clients for an interval."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
 
 def client_sums(means: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> np.ndarray:
-    """Returns what `paired_bootstrap` takes of each client's mean, float64 (num_clients, 2).
+    """Returns the input of `paired_bootstrap` for clients' means, float64 (num_clients, 2).
 
     Args:
-        means: (num_clients,) floats; of a client without weight anything, NaN too.
-        weights: (num_clients,) floats >= 0, such as numbers of examples; None for all alike.
+        means: (num_clients,) floats; any value, NaN too, for a client without weight.
+        weights: (num_clients,) floats >= 0, such as numbers of examples; None for equal weights.
     """
     means = np.asarray(means, np.float64)
     weights = np.ones_like(means) if weights is None else np.asarray(weights, np.float64)
@@ -75,58 +76,58 @@ def paired_bootstrap(
     *,
     finalize: Callable[[np.ndarray], np.ndarray] = lambda mean: mean,
     confidence: float = 0.95,
-    draws: int = 2_000,
+    resamples: int = 2_000,
     seed: int = 0,
 ) -> PairedDifference:
     """Returns the difference of two methods on the same clients, with its interval.
 
-    A metric is `finalize` of a ratio of sums over clients: for a mean over all examples, the sums
-    are of examples (`client_sums` of clients' means and numbers of examples); for a mean over
-    clients, each has the weight 1.
+    A metric is `finalize` of a ratio of sums over clients. For a metric pooled over examples, the
+    sums are over examples (`client_sums` of clients' means and numbers of examples); for a mean
+    over clients, each client has the weight 1.
 
     Args:
         first: (num_clients, 2) floats: each client's sums of values and of weights, as in
             `ClientResults`. Or (num_runs, num_clients, 2), where a client that a run does not test
-            has zeros: a client is then drawn for all runs at once.
-        second: The same of the other method, for the same clients in the same order.
+            has zeros: a client is then resampled for all runs at once.
+        second: The same for the other method, for the same clients in the same order.
         finalize: Maps means to the metric: `np.sqrt` for RMSE, `np.exp` for perplexity.
-        confidence: Probability of the interval. Its ends are percentiles of the draws; of fewer
-            clients than `FEW`, order statistics of the subsets; of so few that no subsets suffice,
-            infinite.
-        draws: How often the clients are drawn, or at most so many subsets.
-        seed: Fixes the draws.
+        confidence: Probability of the interval. Its ends are percentiles of the resamples. Below
+            `MIN_BOOTSTRAP_CLIENTS` clients they are order statistics of the subsets, and infinite
+            if there are too few subsets.
+        resamples: The number of resamples, or the maximal number of subsets.
+        seed: Seed of the resamples.
 
     Raises:
         UserError: If shapes differ, numbers are not finite, or a run has no weight at all.
     """
-    sums = _checked(first, second)
-    if not (0 < confidence < 1 and draws >= 1):
+    sums = _stack_sums(first, second)
+    if not (0 < confidence < 1 and resamples >= 1):
         raise UserError(
-            "confidence must be between 0 and 1, and draws at least 1, got"
-            f" {confidence!r} and {draws!r}"
+            "confidence must be between 0 and 1, and resamples at least 1, got"
+            f" {confidence!r} and {resamples!r}"
         )
 
     def compare(metrics: np.ndarray) -> np.ndarray:
         return metrics[0] - metrics[1]
 
-    return PairedDifference(*_bootstrap(sums, compare, finalize, confidence, draws, seed))
+    return PairedDifference(*_bootstrap(sums, compare, finalize, confidence, resamples, seed))
 
 
 def remaining_share(
-    without: npt.ArrayLike, with_it: npt.ArrayLike, guess: npt.ArrayLike
+    without: npt.ArrayLike, with_it: npt.ArrayLike, baseline: npt.ArrayLike
 ) -> tuple[float, float, float]:
-    """Returns which share of a lead over a guess remains without something, such as a leak.
+    """Returns the share of a lead over a baseline that remains without an advantage (a leak).
 
-    It is (without - guess) / (with it - guess), each a mean of clients as of `paired_bootstrap`,
-    and has its interval.
+    The share is (without - baseline) / (with_it - baseline), each a mean as in `paired_bootstrap`.
 
     Args:
-        without: The method's sums without it, as of `paired_bootstrap`.
-        with_it: The same with it. Unless its lead is clearly above 0, a share means nothing.
-        guess: The same of the guess.
+        without: The method's sums without the advantage, as in `paired_bootstrap`.
+        with_it: The sums with the advantage. The share is meaningless unless their lead is clearly
+            above 0.
+        baseline: The baseline's sums.
 
     Returns:
-        The share, of several runs the mean; and the ends of its interval of 95 %.
+        The share, the mean over several runs; and the ends of its interval of 95 %.
 
     Raises:
         UserError: As `paired_bootstrap`.
@@ -135,7 +136,7 @@ def remaining_share(
     def compare(metrics: np.ndarray) -> np.ndarray:
         return (metrics[0] - metrics[2]) / (metrics[1] - metrics[2])
 
-    return _bootstrap(_checked(without, with_it, guess), compare)
+    return _bootstrap(_stack_sums(without, with_it, baseline), compare)
 
 
 def _bootstrap(
@@ -143,10 +144,10 @@ def _bootstrap(
     compare: Callable[[np.ndarray], np.ndarray],
     finalize: Callable[[np.ndarray], np.ndarray] = lambda mean: mean,
     confidence: float = 0.95,
-    draws: int = 2_000,
+    resamples: int = 2_000,
     seed: int = 0,
 ) -> tuple[float, float, float]:
-    """Returns what `compare` makes of metrics, (num_methods, draws, num_runs), and its interval."""
+    """Returns `compare` of metrics, (num_methods, resamples, num_runs), and its interval."""
     num_clients = sums.shape[2]
     flat = np.moveaxis(sums, 2, 0).reshape(num_clients, -1)
 
@@ -158,39 +159,40 @@ def _bootstrap(
 
     point = float(compared(np.ones((1, num_clients)))[0])
     counts = (sums[..., 1] > 0).any((0, 1))
-    if counts.sum() < FEW:
-        of_subsets = compared(_subsets(counts, draws, seed))
-        known = np.sort(of_subsets[np.isfinite(of_subsets)])
-        place = math.floor((1 - confidence) / 2 * (len(known) + 1) + 1e-9)
+    if counts.sum() < MIN_BOOTSTRAP_CLIENTS:
+        values = compared(_subsets(counts, resamples, seed))
+        values = np.sort(values[np.isfinite(values)])
+        place = math.floor((1 - confidence) / 2 * (len(values) + 1) + 1e-9)
         if not place:
             return point, -math.inf, math.inf
-        return point, float(known[place - 1]), float(known[-place])
-    drawn_values = np.concatenate([compared(drawn) for drawn in _drawn(num_clients, draws, seed)])
-    # A draw may have no client of a run, which then has no metric.
-    known = drawn_values[np.isfinite(drawn_values)]
+        return point, float(values[place - 1]), float(values[-place])
+    chunks = _resample_counts(num_clients, resamples, seed)
+    values = np.concatenate([compared(chunk) for chunk in chunks])
+    # A resample may have no client of a run, which then has no metric.
+    values = values[np.isfinite(values)]
     tail = 50 * (1 - confidence)
-    low, high = np.percentile(known, [tail, 100 - tail])
+    low, high = np.percentile(values, [tail, 100 - tail])
     return point, float(low), float(high)
 
 
-def _drawn(num_clients: int, draws: int, seed: int) -> Iterator[np.ndarray]:
-    """Yields how often each client is drawn, (some of the draws, num_clients)."""
+def _resample_counts(num_clients: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
+    """Yields how often each resample has each client, (resamples of a chunk, num_clients)."""
     rng, chunk = generator(Purpose.BOOTSTRAP, seed), max(1, _CHUNK // num_clients)
-    for start in range(0, draws, chunk):
-        size = min(chunk, draws - start)
-        drawn = rng.integers(num_clients, size=(size, num_clients))
-        places = drawn + num_clients * np.arange(size)[:, np.newaxis]
+    for start in range(0, resamples, chunk):
+        size = min(chunk, resamples - start)
+        clients = rng.integers(num_clients, size=(size, num_clients))
+        places = clients + num_clients * np.arange(size)[:, np.newaxis]
         counts = np.bincount(places.reshape(-1), minlength=size * num_clients)
         yield counts.reshape(size, num_clients)
 
 
 def _subsets(counts: np.ndarray, most: int, seed: int) -> np.ndarray:
-    """Returns non-empty subsets of the clients that count, a row each: all, or so many by chance.
+    """Returns non-empty subsets of the clients with weight, a row each: all, or a random sample.
 
     Args:
-        counts: bool (num_clients,): who counts.
-        most: How many subsets at most, >= 1.
-        seed: Fixes the chance.
+        counts: bool (num_clients,), the clients with weight.
+        most: The maximal number of subsets, >= 1.
+        seed: Seed of the sample.
     """
     number = int(counts.sum())
     if 2**number - 1 <= most:
@@ -202,8 +204,8 @@ def _subsets(counts: np.ndarray, most: int, seed: int) -> np.ndarray:
     return subsets[subsets.any(1)]
 
 
-def _checked(*methods: npt.ArrayLike) -> np.ndarray:
-    """Returns all of them, float64 (num_methods, num_runs, num_clients, 2)."""
+def _stack_sums(*methods: npt.ArrayLike) -> np.ndarray:
+    """Checks and stacks the methods' sums, float64 (num_methods, num_runs, num_clients, 2)."""
     each = [np.asarray(sums, np.float64) for sums in methods]
     shapes = [sums.shape for sums in each]
     if len({*shapes}) > 1 or len(shapes[0]) not in (2, 3) or shapes[0][-1] != 2:
@@ -226,34 +228,34 @@ def check_column(name: str, column: npt.ArrayLike, length: int) -> np.ndarray:
 
 
 def check_numbers(name: str, column: npt.ArrayLike, length: int) -> np.ndarray:
-    """Returns `column` as float64 (length,), once it is also known to be finite."""
+    """Returns `column` as float64 (length,); a UserError names it unless it is finite."""
     column = check_column(name, column, length).astype(np.float64)
     check_finite(name, column)
     return column
 
 
 def check_finite(name: str, numbers: np.ndarray) -> None:
-    """Raises a UserError that names the first row that is not finite, if there is one."""
+    """Raises a UserError that names the first row that is not finite, if any."""
     bad = np.argwhere(~np.isfinite(numbers))
     if len(bad):
         raise UserError(f"{name} must be finite, row {bad[0][0]} is not")
 
 
 def auc(labels: npt.ArrayLike, scores: npt.ArrayLike) -> float:
-    """Returns the area under the ROC curve, of all examples pooled.
+    """Returns the area under the ROC curve, pooled over examples.
 
-    It is the chance that a positive example has a higher score than a negative one, where equal
-    scores count half; nothing is binned.
+    It is the probability that a positive example has a higher score than a negative one, where
+    equal scores count half; scores are not binned.
 
     Args:
         labels: (num_examples,) of 0 and 1.
         scores: (num_examples,) floats, such as logits.
 
     Returns:
-        The area; NaN where the examples are all of one class, or there are none.
+        The area; NaN if the examples are all of one class, or there are none.
 
     Raises:
-        UserError: If a label is neither 0 nor 1, a score is not finite, or they are not as many.
+        UserError: If a label is neither 0 nor 1, a score is not finite, or their numbers differ.
     """
     truth = check_column("labels", labels, len(np.asarray(scores)))
     logits = check_numbers("scores", scores, len(truth))

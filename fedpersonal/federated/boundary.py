@@ -1,9 +1,9 @@
-"""What crosses the boundary between server and clients, read off a TFF computation.
+"""A list of the tensors that cross between server and clients, read from a TFF computation.
 
-Values move between placements in intrinsics alone, and each has a static type. Walking a
-computation's building blocks therefore shows all that it can ever send, name by name. What counts
-is the type: an intrinsic that makes something at SERVER of something at CLIENTS aggregates,
-whatever it is called.
+Values move between placements in intrinsics alone, and each intrinsic has a static type. The
+building blocks of a computation therefore show every tensor that it can send, by name. The type of
+an intrinsic decides, not its name: one with an argument at CLIENTS and a result at SERVER
+aggregates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedpersonal.model.partition import PartitionedModel
 
 
 class LocalVariableError(ValueError):
-    """A local variable is among what a computation broadcasts or aggregates."""
+    """A computation broadcasts or aggregates a local variable."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Crossing:
 
     Attributes:
         direction: `broadcast` (server to client) or `aggregate` (client to server).
-        name: Its path in the structure sent, ending in its variable's name where it is one.
+        name: Its path in the sent structure, which ends in its variable's name if it has one.
         dtype: NumPy's name of its dtype.
-        shape: Its shape; None where a dimension is not known before run time.
-        num_bytes: Its size for one client, or None where that depends on values.
+        shape: Its shape, with None for dimensions that only run time determines.
+        num_bytes: Its size for one client, or None if that depends on values.
     """
 
     direction: str
@@ -42,12 +42,12 @@ class Crossing:
     num_bytes: int | None
 
 
-class Folding(NamedTuple):
-    """The types of what an aggregator makes of clients' updates.
+class ReductionTypes(NamedTuple):
+    """The TFF types of an aggregator's reduction of clients' updates.
 
     Attributes:
-        shard: What a shard has added up of its clients, and sends.
-        client: What it adds up of one client.
+        shard: The type of the reduction over a shard's clients, which the shard sends.
+        client: The type of one client's contribution to it.
     """
 
     shard: tff.Type
@@ -67,7 +67,7 @@ def list_crossings(computation: tff.Computation) -> list[Crossing]:
         return block, False
 
     def visit_uncalled(block: Any) -> tuple[Any, bool]:
-        # It may be called under another name.
+        # An intrinsic may be bound to a name and called by it.
         if isinstance(block, tff.Intrinsic) and id(block) not in called:
             intrinsics.append((block.type_signature.parameter, block))
         return block, False
@@ -76,18 +76,20 @@ def list_crossings(computation: tff.Computation) -> list[Crossing]:
     tff.transform_postorder(root, visit)
     tff.transform_postorder(root, visit_uncalled)
     parts = [
-        part for argument, made in intrinsics for part in sent_parts(argument, made.type_signature)
+        part
+        for argument, intrinsic in intrinsics
+        for part in sent_parts(argument, intrinsic.type_signature)
     ]
     return [crossing for part in parts for crossing in crossings_of(part)]
 
 
 class SentPart(NamedTuple):
-    """A part of an intrinsic's argument that crosses.
+    """A part of an intrinsic's argument that crosses the boundary.
 
     Attributes:
         direction: `broadcast` or `aggregate`.
         name: Its path in the argument, by names.
-        place: The same by indices.
+        place: Its path in the argument, by indices.
         type_spec: Its type, without a placement.
     """
 
@@ -98,10 +100,10 @@ class SentPart(NamedTuple):
 
 
 def sent_parts(argument: tff.Type, intrinsic: tff.FunctionType) -> list[SentPart]:
-    """Lists what an intrinsic of this type, called with an argument of that type, sends.
+    """Lists the parts of an argument that an intrinsic sends, by their types.
 
-    All that comes from CLIENTS is sent if the result, or another part of the argument, is at
-    SERVER; and the other way round. What has no placement is sent where it is put at CLIENTS.
+    A part at CLIENTS is sent if the result, or another part of the argument, is at SERVER; and the
+    other way round. An argument without a placement is sent if the result is at CLIENTS.
     """
     parts, results = _placed_parts(argument), _placed_parts(intrinsic.result)
     directions = [direction for direction, *_ in parts]
@@ -128,8 +130,8 @@ def _placed_parts(
     if not isinstance(type_spec, tff.StructType):
         return []
     parts = []
-    for index, (own, element) in enumerate(tff.iter_elements(type_spec)):
-        parts += _placed_parts(element, _join(name, own or str(index)), (*place, index))
+    for index, (key, element) in enumerate(tff.iter_elements(type_spec)):
+        parts += _placed_parts(element, _join(name, key or str(index)), (*place, index))
     return parts
 
 
@@ -138,27 +140,27 @@ def check_boundary(
     computation: tff.Computation,
     *,
     declared: Collection[str] = (),
-    folding: Folding | None = None,
+    reduction_types: ReductionTypes | None = None,
 ) -> list[Crossing]:
-    """Lists the crossings of a computation and makes sure that no local variable is among them.
+    """Lists the crossings of a computation and checks that no local variable is among them.
 
     Args:
         model: The partitioned model.
         computation: A process' `next`, or any other TFF computation.
-        declared: Names of crossings that may be made of local variables, as what is clipped before
-            it leaves a client.
-        folding: Where shards send what an aggregator adds up, its types: what is listed is then
-            what one client adds, which may be smaller.
+        declared: Names of crossings that may derive from local variables, such as values that are
+            clipped before they leave a client.
+        reduction_types: The types of an aggregator's reduction, if shards send one; the list then
+            has one client's contribution to it, which may be smaller. None if shards send sums.
 
     Raises:
-        LocalVariableError: If a tensor sent has the name of a local variable.
+        LocalVariableError: If a sent tensor has the name of a local variable.
     """
     crossings = list_crossings(computation)
-    if folding is not None:
-        added, sent = (_leaves("aggregate", "", type_spec) for type_spec in folding)
-        starts = range(len(crossings) - len(added) + 1)
-        at = next(i for i in starts if crossings[i : i + len(added)] == added)
-        crossings[at : at + len(added)] = sent
+    if reduction_types is not None:
+        of_shard, of_client = (_leaves("aggregate", "", spec) for spec in reduction_types)
+        starts = range(len(crossings) - len(of_shard) + 1)
+        at = next(i for i in starts if crossings[i : i + len(of_shard)] == of_shard)
+        crossings[at : at + len(of_shard)] = of_client
     for crossing in crossings:
         for name in (v.name for v in model.local_variables):
             is_name = f".{crossing.name}".endswith(f".{name}")
@@ -171,13 +173,13 @@ def check_boundary(
 
 
 def total_bytes(crossings: Sequence[Crossing], direction: str) -> int | None:
-    """Sums the bytes, for one client and round, of one direction; None if one is not known."""
-    known = [c.num_bytes for c in crossings if c.direction == direction]
-    return None if None in known else sum(size or 0 for size in known)
+    """Sums one direction's bytes, for one client and round; None if a size depends on values."""
+    sizes = [c.num_bytes for c in crossings if c.direction == direction]
+    return None if None in sizes else sum(size or 0 for size in sizes)
 
 
 def bytes_per_client(crossings: Sequence[Crossing]) -> dict[str, int | None]:
-    """Returns both directions' `total_bytes`, by the names that files give them."""
+    """Returns both directions' `total_bytes`, by their keys in files."""
     return {
         "broadcast_bytes_per_client": total_bytes(crossings, "broadcast"),
         "aggregated_bytes_per_client": total_bytes(crossings, "aggregate"),
@@ -198,8 +200,8 @@ def _leaves(direction: str, path: str, type_spec: tff.Type) -> list[Crossing]:
     if isinstance(type_spec, tff.TensorType):
         shape = tuple(type_spec.shape or ())
         dtype = np.dtype(type_spec.dtype)
-        known = all(d is not None for d in shape) and dtype.itemsize  # Strings have none.
-        num_bytes = math.prod(shape) * dtype.itemsize if known else None
+        has_size = all(d is not None for d in shape) and dtype.itemsize  # Strings have none.
+        num_bytes = math.prod(shape) * dtype.itemsize if has_size else None
         return [Crossing(direction, path, dtype.name, shape, num_bytes)]
     return [Crossing(direction, path, str(type_spec), (), None)]
 

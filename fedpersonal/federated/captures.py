@@ -1,7 +1,7 @@
-"""What TensorFlow code uses but has not made: tensors, variables and tables of the program around.
+"""Captures of TensorFlow code: tensors, variables and tables that are created outside of it.
 
-A computation is sent to other processes, which have none of these. Their values are read when it is
-traced, and become constants of it.
+A computation is sent to other processes, which lack these objects. Their values are read when the
+computation is traced, and become its constants.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _check_resources(graph: tf.Graph) -> None:
     for operation in graph.get_operations():
         if resources.intersection(map(id, operation.inputs)):
             raise UserError(
-                "the model, loss or a metric looks texts up in a table that was made elsewhere, or "
-                f"assigns to a variable that was ({operation.type} {operation.name!r}): clients "
+                "the model, loss or a metric looks texts up in a table, or assigns to a variable, "
+                f"that was created outside of it ({operation.type} {operation.name!r}): clients "
                 "have neither. Look texts up in the data beforehand, and leave assignments out."
             )
 
@@ -77,7 +77,7 @@ def _check_python(graph_def: tf.compat.v1.GraphDef) -> None:
 
 @contextlib.contextmanager
 def _reading_values() -> Iterator[None]:
-    """Has variables and hash tables of numbers read outside of graphs, in this thread."""
+    """Makes this thread read variables and hash tables of numbers outside of graphs."""
     former = getattr(_tracing, "values", None)
     _tracing.values = {} if former is None else former
     try:
@@ -87,30 +87,34 @@ def _reading_values() -> Iterator[None]:
 
 
 def _value_of(variable: BaseResourceVariable) -> tf.Tensor | None:
-    """Returns the value of a variable that was made outside of graphs, where it is to be read."""
+    """Returns the value of a variable from outside of graphs while tracing, else None."""
     values = getattr(_tracing, "values", None)
     if values is None or not isinstance(variable._handle, EagerTensor):
         return None
     with tf.init_scope():
         if id(variable) not in values and tf.executing_eagerly():
-            # The variable stays alive: another one could have its id.
+            # The variable is kept alive, since another variable could reuse its id.
             read = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
             values[id(variable)] = variable, read
     return values[id(variable)][1] if id(variable) in values else None
 
 
-def _of_value(read: Callable[..., Any], of_value: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(read)
-    def read_or_value(self: BaseResourceVariable, *args: Any, **options: Any) -> Any:
-        value = _value_of(self)
-        return read(self, *args, **options) if value is None else of_value(value, *args, **options)
+def _with_value(read: Callable[..., Any], apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a variable's method to apply a function to its value, if `_value_of` returns one."""
 
-    return read_or_value
+    @functools.wraps(read)
+    def read_or_apply(self: BaseResourceVariable, *args: Any, **options: Any) -> Any:
+        value = _value_of(self)
+        return read(self, *args, **options) if value is None else apply(value, *args, **options)
+
+    return read_or_apply
 
 
 def _with_constants(lookup: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Wraps a table's method to look integers up in constants while tracing."""
+
     @functools.wraps(lookup)
-    def looked_up(self: Any, keys: tf.Tensor, *more: Any, **options: Any) -> tf.Tensor:
+    def look_up(self: Any, keys: tf.Tensor, *more: Any, **options: Any) -> tf.Tensor:
         is_plain = isinstance(keys, tf.Tensor) and not more and not options
         is_traced = getattr(_tracing, "values", None) is not None
         if not (is_traced and is_plain and self.key_dtype.is_integer):
@@ -118,31 +122,31 @@ def _with_constants(lookup: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor
         with tf.init_scope():
             if not tf.executing_eagerly():
                 return lookup(self, keys)
-            known, values = (np.asarray(part) for part in self.export())
+            table_keys, values = (np.asarray(part) for part in self.export())
             default = np.asarray(self._default_value)
-        return _look_up(tf.cast(keys, self.key_dtype), known, values, default)
+        return _look_up(tf.cast(keys, self.key_dtype), table_keys, values, default)
 
-    return looked_up
+    return look_up
 
 
 def _look_up(
-    keys: tf.Tensor, known: np.ndarray, values: np.ndarray, default: np.ndarray
+    keys: tf.Tensor, table_keys: np.ndarray, values: np.ndarray, default: np.ndarray
 ) -> tf.Tensor:
-    if not known.size:
+    if not table_keys.size:
         return tf.fill(tf.shape(keys), tf.constant(default))
-    order = np.argsort(known)
-    places = tf.searchsorted(known[order], tf.reshape(keys, [-1]))
-    places = tf.reshape(tf.minimum(places, known.size - 1), tf.shape(keys))
-    is_known = tf.equal(tf.gather(known[order], places), keys)
-    found = tf.where(is_known, tf.gather(values[order], places), default)
-    return tf.ensure_shape(found, keys.shape)
+    order = np.argsort(table_keys)
+    places = tf.searchsorted(table_keys[order], tf.reshape(keys, [-1]))
+    places = tf.reshape(tf.minimum(places, table_keys.size - 1), tf.shape(keys))
+    is_in_table = tf.equal(tf.gather(table_keys[order], places), keys)
+    results = tf.where(is_in_table, tf.gather(values[order], places), default)
+    return tf.ensure_shape(results, keys.shape)
 
 
 for _table in _TABLES:
     _table.lookup = _with_constants(_table.lookup)
 
-BaseResourceVariable._read_variable_op = _of_value(
+BaseResourceVariable._read_variable_op = _with_value(
     BaseResourceVariable._read_variable_op, lambda value, *_, **__: value
 )
-BaseResourceVariable.sparse_read = _of_value(BaseResourceVariable.sparse_read, tf.gather)
-BaseResourceVariable.gather_nd = _of_value(BaseResourceVariable.gather_nd, tf.gather_nd)
+BaseResourceVariable.sparse_read = _with_value(BaseResourceVariable.sparse_read, tf.gather)
+BaseResourceVariable.gather_nd = _with_value(BaseResourceVariable.gather_nd, tf.gather_nd)

@@ -1,4 +1,4 @@
-"""A cohort, divided into shards: the clients of one TFF CLIENTS member each."""
+"""Cohorts and their shards: each TFF CLIENTS member has the clients of one shard."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from fedpersonal.client.pooled import PACKINGS
 from fedpersonal.client.values import Kept
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.shuffle import Shuffle
-from fedpersonal.errors import UserError, check_choice, counted
+from fedpersonal.errors import UserError, check_choice, with_count
 from fedpersonal.federated.packing import pack_clients, packed_type
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.model.partition import PartitionedModel, Values
 
-# How many clients whose update is not finite are named, after how many rounds at most.
-_MOST = 3
-_MOST_ROUNDS = 12  # Enough for one client among 4,096.
+# The most clients with a non-finite update to name, and the most rounds to search for them.
+_MAX_NAMED = 3
+_MAX_ROUNDS = 12  # Enough for one client among 4,096.
 
 
 def default_num_shards() -> int:
-    """Returns how many shards a cohort is divided into: one a processor of the runtime."""
+    """Returns the default number of a cohort's shards: one per processor of the runtime."""
     return runtime.num_processors()
 
 
@@ -35,16 +35,16 @@ def default_num_shards() -> int:
 class Execution:
     """How a cohort is executed: in shards of one or many clients each.
 
-    All give the same results up to floating point; more clients a shard are faster.
+    Results do not depend on it, up to floating point. More clients per shard are faster.
 
     Attributes:
-        batch_size: Examples a batch.
-        clients_per_shard: Clients that a shard has room for.
+        batch_size: Examples per batch.
+        clients_per_shard: The most clients of a shard.
         packing: How a shard is packed. `stacked`: clients' weights are stacked and take their steps
-            together, which suits models of many small operations. `pooled`: clients put their
-            examples together where they share weights and take turns where not, which suits models
-            bound by arithmetic.
-        shuffle: What draws the orders in which clients take their examples, as of
+            at once, which is fast for models of many small operations. `pooled`: clients pool their
+            examples in phases in which they share weights, and else take turns, which is fast for
+            models bound by arithmetic.
+        shuffle: The order in which clients take their examples, as returned by
             `Algorithm.shuffle`; None for the data's order.
     """
 
@@ -70,15 +70,15 @@ class Execution:
         shards: int | None = None,
         shuffle: Shuffle | None = None,
     ) -> Execution:
-        """Returns the execution of cohorts of so many clients, in one shard a processor.
+        """Returns the execution of cohorts of up to `clients` clients.
 
-        Sums depend on the number of shards in their last digits.
+        The last digits of sums depend on the number of shards.
 
         Args:
-            clients: Clients of a cohort at most.
-            batch_size: Examples a batch.
+            clients: The most clients of a cohort.
+            batch_size: Examples per batch.
             packing: How a shard is packed: `stacked` or `pooled`.
-            shards: Another number of shards; None for one a processor.
+            shards: The number of shards; None for one per processor.
             shuffle: As of the class.
         """
         if clients < 1:
@@ -94,8 +94,8 @@ class Shard(NamedTuple):
     """The clients of one TFF CLIENTS member.
 
     Attributes:
-        places: int32 (C,): which client of the cohort each is, -1 for none.
-        examples: Theirs, the padded arrays of `pack_clients`.
+        places: int32 (C,): the clients' indices in the cohort, -1 for padding.
+        examples: The clients' examples, padded arrays of `pack_clients`.
     """
 
     places: np.ndarray
@@ -109,8 +109,9 @@ class Cohort:
     Attributes:
         client_ids: The clients' names.
         shards: The shards, which hold each client once.
-        lost: Further clients, which keep what they have trained, but send nothing; or None.
-        without_examples: The places of clients that have no example, and so train nothing.
+        lost: More clients, which keep the local variables that they train but send nothing; or
+            None.
+        without_examples: The places of clients without examples, which train nothing.
     """
 
     client_ids: Sequence[str] | np.ndarray
@@ -121,7 +122,7 @@ class Cohort:
     def __post_init__(self):
         counts = collections.Counter(self.client_ids)
         for client, count in counts.items():
-            # Where clients' local state is stored, a number would be found no more.
+            # A store of clients' local state finds them by a str alone.
             if not isinstance(client, str):
                 raise UserError(f"client {client!r} must be named by a str, not {type(client)}.")
             if count > 1:
@@ -132,53 +133,58 @@ class Cohort:
             raise ValueError(f"shards must hold each of {len(counts)} clients once, not {places}.")
 
     def __repr__(self) -> str:
-        clients = counted(len(self.client_ids), "clients")
-        return f"<Cohort: {clients} in {counted(len(self.shards), 'shards')}>"
+        clients = with_count(len(self.client_ids), "clients")
+        return f"<Cohort: {clients} in {with_count(len(self.shards), 'shards')}>"
 
-    def only(self, places: Sequence[int]) -> Cohort:
-        """Returns the cohort, in its shapes, where some places' clients alone have examples."""
+    def without_other_examples(self, places: Sequence[int]) -> Cohort:
+        """Returns the cohort with empty examples of all clients except those at some places.
+
+        Shapes stay the same.
+        """
 
         def emptied(shard: Shard) -> Shard:
             chosen = np.isin(shard.places, places)
             order = np.argsort(~chosen, kind="stable")  # Clients without examples come last.
-            own = tf.nest.map_structure(lambda array: array[order], shard.examples)
+            packed = tf.nest.map_structure(lambda array: array[order], shard.examples)
             chosen = chosen[order]
 
-            def kept(array: np.ndarray) -> np.ndarray:
+            def keep_chosen(array: np.ndarray) -> np.ndarray:
                 zeros = np.full_like(array, "" if array.dtype == object else 0)
                 return np.where(chosen.reshape(-1, *[1] * (array.ndim - 1)), array, zeros)
 
-            features = collections.OrderedDict((n, kept(a)) for n, a in own["features"].items())
+            features = packed["features"].items()
             changed = {
-                "features": features,
-                "labels": kept(own["labels"]),
-                "mask": kept(own["mask"]),
+                "features": collections.OrderedDict((n, keep_chosen(a)) for n, a in features),
+                "labels": keep_chosen(packed["labels"]),
+                "mask": keep_chosen(packed["mask"]),
             }
             return Shard(
                 shard.places[order],
-                collections.OrderedDict((k, changed.get(k, v)) for k, v in own.items()),
+                collections.OrderedDict((k, changed.get(k, v)) for k, v in packed.items()),
             )
 
         return dataclasses.replace(self, shards=list(map(emptied, self.shards)), lost=None)
 
     @property
     def examples(self) -> list[Any]:
-        """What a process of rebuilt local variables takes for the cohort."""
+        """The cohort as an argument of a process without kept local variables."""
         return [shard.examples for shard in self.shards]
 
     def with_local_state(
-        self, known: np.ndarray, values: Mapping[str, np.ndarray]
+        self, has_kept: np.ndarray, values: Mapping[str, np.ndarray]
     ) -> list[collections.OrderedDict]:
-        """Returns what a process of kept local variables takes for the cohort.
+        """Returns the cohort as an argument of a process with kept local variables.
 
-        `known` is bool (cohort,), which clients have kept anything; values are (cohort, ...).
+        Args:
+            has_kept: bool (cohort,): whether each client has kept local variables.
+            values: Local variable's name to (cohort, ...).
         """
 
-        def with_own(shard: Shard) -> collections.OrderedDict:
-            own = local_of(shard.places, known=known, values=values)
-            return collections.OrderedDict(examples=shard.examples, local=own)
+        def with_local(shard: Shard) -> collections.OrderedDict:
+            local = select_local_state(shard.places, has_kept=has_kept, values=values)
+            return collections.OrderedDict(examples=shard.examples, local=local)
 
-        return list(map(with_own, self.shards))
+        return list(map(with_local, self.shards))
 
 
 def make_cohort(
@@ -194,23 +200,23 @@ def make_cohort(
     """Divides clients into shards of about equal work.
 
     Args:
-        model: The partitioned model; `dataset` has its inputs among its features.
+        model: The partitioned model, whose inputs are among the features of `dataset`.
         dataset: All clients' examples.
         client_indices: The clients, as indices into `dataset`.
-        execution: How the process that is to take the cohort executes it.
-        touched_data: `Algorithm.touched_data`, which spares shards some rows of lookup tables;
-            `all` suits every algorithm.
-        steps_once: `steps_once_a_batch`, where the process adds up steps so: while nobody has more
-            than a batch, no rows are looked for.
-        round_number: The round, >= 0, by which clients' examples are shuffled; None where they are
+        execution: The execution of the process that takes the cohort.
+        touched_data: `Algorithm.touched_data`, which saves shards rows of lookup tables; `all` is
+            right for every algorithm.
+        steps_once: Whether the process sums single steps (`steps_once_a_batch`): if no client has
+            more than one batch, no touched rows are needed.
+        round_number: The round, >= 0, by which clients' examples are shuffled; None if they are
             not.
 
     Raises:
-        UserError: If a client is named twice, or by anything but a str; or examples are shuffled,
-            and there is no round number.
+        UserError: If a client is named twice, or not by a str; or examples are shuffled and there
+            is no round number.
     """
     if execution.shuffle is not None and round_number is None:
-        raise UserError("make_cohort: give the round_number by which examples are shuffled.")
+        raise UserError("make_cohort: pass the round_number by which examples are shuffled.")
     indices = np.asarray(client_indices, np.int64)
     if steps_once and dataset.counts[indices].max(initial=0) <= execution.batch_size:
         touched_data = "none"
@@ -235,7 +241,10 @@ def make_cohort(
 
 
 def shard_type(model: PartitionedModel, algorithm: Algorithm, execution: Execution) -> tff.Type:
-    """Returns the TFF type of a shard's examples; of `OrderedDict(examples, local)` where kept."""
+    """Returns the TFF type of a shard's examples.
+
+    If clients keep local variables, it is the type of `OrderedDict(examples, local)`.
+    """
     room = execution.clients_per_shard
     shuffle = execution.shuffle
     examples = packed_type(
@@ -253,8 +262,9 @@ def shard_type(model: PartitionedModel, algorithm: Algorithm, execution: Executi
 def local_type(model: PartitionedModel, *, clients_per_shard: int) -> tff.StructWithPythonType:
     """Returns the TFF type of the local state of a shard's clients.
 
-    Its fields: `places`, int32 (C,), which client of the cohort each is, -1 for none; `known`, bool
-    (C,), whether it has kept anything; `values`, local variable's name to (C, ...).
+    Its fields: `places`, int32 (C,), the clients' indices in the cohort, -1 for padding;
+    `has_kept`, bool (C,), whether a client has kept local variables; `values`, local variable's
+    name to (C, ...).
     """
     room = clients_per_shard
     values = [
@@ -263,82 +273,84 @@ def local_type(model: PartitionedModel, *, clients_per_shard: int) -> tff.Struct
     ]
     fields = collections.OrderedDict(
         places=tff.TensorType(np.int32, [room]),
-        known=tff.TensorType(np.bool_, [room]),
+        has_kept=tff.TensorType(np.bool_, [room]),
         values=collections.OrderedDict(values),
     )
     return tff.to_type(fields)
 
 
-def local_of(
-    places: np.ndarray, *, known: np.ndarray, values: Mapping[str, np.ndarray]
+def select_local_state(
+    places: np.ndarray, *, has_kept: np.ndarray, values: Mapping[str, np.ndarray]
 ) -> collections.OrderedDict:
-    """Chooses the local state of a shard's clients, of `local_type`, out of a whole cohort's.
+    """Selects the local state of a shard's clients, of `local_type`, from a whole cohort's.
 
-    `places` is int32 (C,), -1 for none; `known` is bool (cohort,), values are (cohort, ...).
+    `places` is int32 (C,), -1 for padding; `has_kept` is bool (cohort,); values are (cohort, ...).
     """
     places = np.asarray(places, np.int32)
     is_client = places >= 0
-    if not is_client.any():  # Of an empty cohort there is nothing to choose from.
-        known = np.zeros(1, bool)
+    if not is_client.any():  # An empty cohort has no values to select from.
+        has_kept = np.zeros(1, bool)
         values = {name: np.zeros((1, *v.shape[1:]), v.dtype) for name, v in values.items()}
     chosen = np.where(is_client, places, 0)
-    # They may be megabytes a client, and in place already.
-    in_place = np.array_equal(chosen, np.arange(len(known)))
+    # Values may be megabytes per client; if they are in place already, nothing is copied.
+    in_place = np.array_equal(chosen, np.arange(len(has_kept)))
     at: np.ndarray | slice = slice(None) if in_place else chosen
     return collections.OrderedDict(
         places=places,
-        known=known[at] & is_client,
+        has_kept=has_kept[at] & is_client,
         values=collections.OrderedDict((name, column[at]) for name, column in values.items()),
     )
 
 
 def as_kept(local: Mapping[str, Any]) -> Kept:
     """Turns a value of `local_type` into `Kept`, inside a TFF computation."""
-    return Kept(local["known"], dict(local["values"]))
+    return Kept(local["has_kept"], dict(local["values"]))
 
 
-def kept_now(
+def local_state_after(
     model: PartitionedModel, local: Mapping[str, Any], local_values: Values
 ) -> collections.OrderedDict:
-    """Returns the value of `local_type` after a round, of what came in and what is kept now."""
+    """Returns the value of `local_type` after a round, with new `local_values`."""
     values = collections.OrderedDict(
         (v.name, tf.ensure_shape(local_values[v.name], local["values"][v.name].shape))
         for v in model.local_variables
     )
-    known = tf.ones_like(local["known"])
-    return collections.OrderedDict(places=local["places"], known=known, values=values)
+    has_kept = tf.ones_like(local["has_kept"])
+    return collections.OrderedDict(places=local["places"], has_kept=has_kept, values=values)
 
 
 def find_dropped(next_round: Callable[[Any, Cohort], Any], state: Any, cohort: Cohort) -> list[str]:
-    """Returns the first clients, at most 3, of a cohort whose updates are not finite.
+    """Returns up to 3 clients of a cohort whose updates are not finite.
 
-    The server knows only how many they are: the round is run again with ever fewer clients, at
-    most 12 times; then the clients found so far are all.
+    The server gets their number alone, so the round is run again with ever fewer clients, at most
+    12 times. After that, the search stops.
 
     Args:
         next_round: Runs a round, without other effects.
-        state: The state before it.
-        cohort: Its clients, of whom at least one's update is not finite.
+        state: The state before the round.
+        cohort: The round's clients; the update of at least one is not finite.
     """
 
-    def has_any(places: Sequence[int]) -> bool:
-        return bool(next_round(state, cohort.only(places)).metrics["num_dropped_updates"])
+    def has_dropped(places: Sequence[int]) -> bool:
+        return bool(
+            next_round(state, cohort.without_other_examples(places)).metrics["num_dropped_updates"]
+        )
 
     dropped: list[str] = []
-    waiting: list[tuple[Sequence[int], bool]] = [(range(len(cohort.client_ids)), True)]
+    remaining: list[tuple[Sequence[int], bool]] = [(range(len(cohort.client_ids)), True)]
     rounds = 0
-    while waiting and len(dropped) < _MOST:
-        places, is_known = waiting.pop()
-        if is_known and len(places) == 1:
+    while remaining and len(dropped) < _MAX_NAMED:
+        places, is_certain = remaining.pop()
+        if is_certain and len(places) == 1:
             dropped.append(str(cohort.client_ids[places[0]]))
             continue
-        if rounds == _MOST_ROUNDS:
+        if rounds == _MAX_ROUNDS:
             break
         rounds += 1
-        if not is_known:
-            waiting += [(places, True)] if has_any(places) else []
+        if not is_certain:
+            remaining += [(places, True)] if has_dropped(places) else []
             continue
         first, second = places[: len(places) // 2], places[len(places) // 2 :]
-        # Where the first half has none, the second must have some.
-        waiting += [(second, False), (first, True)] if has_any(first) else [(second, True)]
+        # If the first half has no such client, the second must have one.
+        remaining += [(second, False), (first, True)] if has_dropped(first) else [(second, True)]
     return dropped

@@ -1,7 +1,8 @@
-"""The noisy mean of what clients keep, for new clients to start from (FedPerC, section 3.2).
+"""The noisy mean of clients' local variables, from which new clients start (FedPerC, section 3.2).
 
-It is the one thing made of local variables that crosses the boundary: each client's is clipped
-before it leaves, noise is added to the sum, and it is declared to the boundary's check.
+No other tensor that is computed from local variables crosses the boundary. Each client's values are
+clipped before they leave, noise is added to their sum, and the crossing is declared to the
+boundary's check.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from fedpersonal.model.partition import PartitionedModel
 
 
 class NoisyMean:
-    """Means of clients' local variables, each client's clipped, with Gaussian noise.
+    """A mean of clients' clipped local variables, with Gaussian noise.
 
     Attributes:
-        computation: Maps what clients keep, at CLIENTS, to the mean, at SERVER.
-        crossings: What it aggregates.
+        computation: Maps clients' local variables, at CLIENTS, to the mean, at SERVER.
+        crossings: The tensors that it aggregates.
     """
 
     def __init__(
@@ -32,11 +33,12 @@ class NoisyMean:
         """Builds the computation.
 
         Args:
-            model: The partitioned model, whose local variables are to be averaged.
-            clip_norm: Bound on the Euclidean norm of one client's variables, all together, as a
-                distance from those with which a client starts before it has learned anything.
+            model: The partitioned model, whose local variables are averaged.
+            clip_norm: Bound on the Euclidean distance of a client's variables, taken over all of
+                them, from the initial values before any training.
             noise_multiplier: Standard deviation of the noise on the sum, in units of `clip_norm`.
-            seed: Seed of the noise. Anyone who knows it can remove the noise, so simulations only.
+            seed: Seed of the noise. Anyone who knows it can remove the noise: use it in simulations
+                only.
 
         Raises:
             ValueError: If a number is out of range, or the model has no local variables.
@@ -52,12 +54,12 @@ class NoisyMean:
         fields = [(v.name, (np.float32, list(v.shape))) for v in model.local_variables]
         kept_type = tff.to_type(collections.OrderedDict(fields))
 
-        def origin() -> Mapping[str, tf.Tensor]:
+        def initial_values() -> Mapping[str, tf.Tensor]:
             return model.initial_values(model.local_variables, tf.constant([seed, -2]))
 
         @tff.tf_computation(kept_type)
         def clip(kept):
-            start = origin()
+            start = initial_values()
             moved = [kept[name] - value for name, value in start.items()]
             clipped, _ = tf.clip_by_global_norm(moved, clip_norm)
             sent = collections.OrderedDict(zip(start, clipped))
@@ -66,12 +68,12 @@ class NoisyMean:
         @tff.tf_computation(clip.type_signature.result)
         def add_noise(sums):
             mean = collections.OrderedDict()
-            for i, (name, first) in enumerate(origin().items()):
-                # Initial values have seeds from -2 on.
+            for i, (name, start) in enumerate(initial_values().items()):
+                # Seeds of initial values count up from -2.
                 noise = tf.random.stateless_normal(
-                    tf.shape(first), [seed, -3 - i], stddev=noise_multiplier * clip_norm
+                    tf.shape(start), [seed, -3 - i], stddev=noise_multiplier * clip_norm
                 )
-                mean[name] = first + (sums["clipped"][name] + noise) / sums["count"]
+                mean[name] = start + (sums["clipped"][name] + noise) / sums["count"]
             return mean
 
         @tff.federated_computation(tff.FederatedType(kept_type, tff.CLIENTS))
@@ -84,7 +86,7 @@ class NoisyMean:
         )
 
     def __call__(self, kept: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Averages what clients have kept: local variable's name to (num_clients, ...)."""
+        """Averages clients' local variables: name to values (num_clients, ...)."""
         kept = {name: np.asarray(value, np.float32) for name, value in kept.items()}
         clients = [
             collections.OrderedDict((name, value[i]) for name, value in kept.items())

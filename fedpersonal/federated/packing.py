@@ -1,4 +1,4 @@
-"""Many clients' examples as padded arrays: to train and to evaluate."""
+"""Padded arrays of many clients' examples, for training and evaluation."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fedpersonal.data.splits import is_in_part
 from fedpersonal.model.examples import check_data
 from fedpersonal.model.partition import PartitionedModel
 
-# The largest of so many clients is about as large in each round; that of fewer is not.
-_MANY = 16
+# From this number of clients on, the size of the largest one hardly varies between rounds.
+_LARGE_SHARD = 16
 
 
 def packed_type(
@@ -31,10 +31,10 @@ def packed_type(
 ) -> tff.StructWithPythonType:
     """Returns the TFF type of a shard's `Examples`, for any number of batches and rows.
 
-    A batch size of None is any. Where passes over the examples are shuffled, each has an order of
-    its own.
+    A batch size of None allows any. `num_passes` is the number of passes over the examples that are
+    shuffled, each in another order; 0 if none is.
 
-    The number of clients is fixed, because TensorFlow is much faster with known shapes.
+    The number of clients is fixed, because TensorFlow is much faster with static shapes.
     """
     tables = model.packed_tables
     shape = [clients_per_shard, None, batch_size]
@@ -73,10 +73,16 @@ def pack_clients(
 ) -> collections.OrderedDict:
     """Returns the padded arrays, of `packed_type`, of at most `clients_per_shard` clients.
 
-    Clients are indices into `dataset`; what room is left is filled with clients without examples.
-    `touched_data` is the part of the data whose lookups need rows of their own:
-    `Algorithm.touched_data` for training, `none` where no client has rows for itself: then there
-    are neither rows nor positions. `shuffle` draws the orders of examples in a round.
+    Args:
+        model: The partitioned model.
+        dataset: All clients' examples.
+        client_indices: The clients, as indices into `dataset`.
+        clients_per_shard: The number of clients, with clients without examples as padding.
+        batch_size: Examples per batch.
+        touched_data: The part of the data whose lookups need rows per client:
+            `Algorithm.touched_data` for training; `none` for neither rows nor positions.
+        shuffle: The orders of examples; None for the data's order.
+        round_number: The round, by which examples are shuffled.
     """
     orders: list[np.ndarray] = []
     if shuffle is not None:
@@ -102,15 +108,15 @@ def pack_clients(
 def _pack_orders(
     orders: Sequence[np.ndarray], num_passes: int, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Returns where, among a client's (N * B) places, each example of each pass is found.
+    """Returns the place, of a client's N * B, of each example of each pass.
 
-    int32 (C, passes, N, B); padding stays where it is.
+    The result is int32 (C, passes, N, B); padding keeps its place.
     """
     clients, num_batches, batch_size = shape
     packed = np.empty((clients, num_passes, num_batches * batch_size), np.int32)
     packed[:] = np.arange(num_batches * batch_size, dtype=np.int32)
-    for own, order in zip(packed, orders):
-        own[:, : order.shape[1]] = order
+    for client_places, order in zip(packed, orders):
+        client_places[:, : order.shape[1]] = order
     return packed.reshape(clients, -1, num_batches, batch_size)
 
 
@@ -124,7 +130,7 @@ def pack_parts(
     touched_data: str,
     orders: Sequence[np.ndarray] | None = None,
 ) -> list[collections.OrderedDict]:
-    """Packs several data sets of the same clients, whose touched rows are those of all parts."""
+    """Packs several data sets of the same clients, with the rows that any of the parts touches."""
     parts = [check_data(model, part) for part in parts]
     arrays = [
         _padded_arrays(model, part, client_indices, clients_per_shard, batch_size, orders)
@@ -132,9 +138,9 @@ def pack_parts(
     ]
     masks = [mask for _, _, mask in arrays]
     touched = {
-        feature: _untouched(model.input_spec[feature], masks)
+        feature: _no_touched_rows(model.input_spec[feature], masks)
         if touched_data == "none"
-        else _touched(
+        else _find_touched_rows(
             [features[feature] for features, _, _ in arrays],
             [_part_mask(mask, touched_data) for mask in masks],
         )
@@ -162,13 +168,13 @@ def _padded_arrays(
     orders: Sequence[np.ndarray] | None,
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """Returns features, labels and mask of `clients` clients, each (C, N, B, ...)."""
-    # Batches that nobody has cost no steps.
+    # Batches that no client has cost no steps.
     batches = pad_batches(
         dataset,
         client_indices,
         batch_size=batch_size,
         clients=clients,
-        round_up=lambda number: roomy(number, 2 if clients >= _MANY else 1),
+        round_up=lambda number: bucket_size(number, 2 if clients >= _LARGE_SHARD else 1),
         orders=orders,
     )
     features = {
@@ -179,12 +185,12 @@ def _padded_arrays(
     return features, labels, batches.mask
 
 
-def _untouched(
+def _no_touched_rows(
     spec: tf.TensorSpec, masks: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Returns no rows of a table, and positions that nobody reads of the input that looks it up.
+    """Returns no rows of a table, and unused positions of the input that looks it up.
 
-    They take no room where the input's spec leaves a size open.
+    Positions take no memory if the input's spec leaves a size open.
     """
     sizes = [size or 0 for size in spec.shape[1:]]
     positions = [np.zeros([*mask.shape, *sizes], np.int32) for mask in masks]
@@ -192,36 +198,35 @@ def _untouched(
 
 
 def _part_mask(mask: np.ndarray, part: str) -> np.ndarray:
-    """Returns a mask (C, N, B) without the batches that are not in a part."""
+    """Returns a mask (C, N, B) with the batches outside of a part set to 0."""
     num_batches = mask[..., 0].sum(-1)[:, np.newaxis]  # Padding comes last.
     chosen = is_in_part(part, np.arange(mask.shape[1])[np.newaxis], num_batches)
     return mask * chosen[..., np.newaxis]
 
 
-def roomy(size: int, levels: int = 4) -> int:
-    """Rounds a size up to one of some levels an octave.
+def bucket_size(size: int, levels: int = 4) -> int:
+    """Rounds a size up to one of `levels` sizes per octave.
 
-    What is compiled is so for each shape anew: with fewer levels less often, and there is more room
-    that nothing fills.
+    Each shape is compiled anew. Fewer levels mean fewer compilations, but more padding.
     """
     step = max(1, (1 << int(size).bit_length()) // (2 * levels))
     return -(-size // step) * step
 
 
-def _touched(
+def _find_touched_rows(
     ids: Sequence[np.ndarray], masks: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """`touched_rows` of several parts, with ids of shape (C, N, B, ...): several an example."""
+    """Returns `touched_rows` of several parts, with ids (C, N, B, ...), several per example."""
     flat_ids, flat_masks = [], []
     for part, mask in zip(ids, masks):
         mask = np.broadcast_to(mask.reshape(mask.shape + (1,) * (part.ndim - 3)), part.shape)
         flat_ids.append(part.reshape(part.shape[0], 1, -1))
         flat_masks.append(mask.reshape(part.shape[0], 1, -1))
-    levels = 4 if len(ids[0]) >= _MANY else 1
+    levels = 4 if len(ids[0]) >= _LARGE_SHARD else 1
     rows, positions = touched_rows(
         np.concatenate(flat_ids, 2),
         np.concatenate(flat_masks, 2),
-        round_up=lambda number: roomy(number, levels),
+        round_up=lambda number: bucket_size(number, levels),
     )
     ends = np.cumsum([part.shape[2] for part in flat_ids])[:-1]
     parts = np.split(positions[:, 0], ends, axis=1)
@@ -242,14 +247,14 @@ def as_examples(model: PartitionedModel, packed: Mapping[str, Any]) -> Examples:
 
 
 def local_positions(model: PartitionedModel, features: Mapping[str, tf.Tensor]) -> dict:
-    """Returns where ids of local tables stand: where they say, if a client has all rows."""
+    """Returns the positions of ids of local tables: the ids, or 0 if a client has a single row."""
     return {
-        name: tf.cast(features[feature], tf.int32) * int(name not in model.own_rows)
+        name: tf.cast(features[feature], tf.int32) * int(name not in model.per_client_rows)
         for name, feature in model.tables.items()
         if name not in model.packed_tables
     }
 
 
 def by_name(mapping: Mapping[str, Any]) -> collections.OrderedDict:
-    """Orders a mapping by its names, as types and values must agree on an order."""
+    """Sorts a mapping by its names, since types and values must have the same order."""
     return collections.OrderedDict(sorted(mapping.items()))

@@ -1,10 +1,11 @@
 """Differential privacy of the global variables' updates, at the level of clients.
 
 Each client's whole update is clipped to a norm, updates are summed, Gaussian noise is added, and
-the sum is divided by the clients expected in a round, which is no secret (McMahan et al., "Learning
-differentially private recurrent language models", 2018). What a shard sends is its clients' sum.
-What clients send of the server's states (SCAFFOLD) is a second sum, with a bound and noise of its
-own. What FedDyn's server remembers follows from the noisy sum of updates, and costs nothing.
+the sum is divided by the expected number of clients in a round, which is public (McMahan et al.,
+"Learning differentially private recurrent language models", 2018). A shard sends its clients' sum.
+Clients' changes of the server's states (SCAFFOLD) are a second sum, with a separate bound and
+separate noise. The states of FedDyn's server follow from the noisy sum of updates, without further
+privacy cost.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fedpersonal.federated.server import (
     Averaging,
     Mean,
     Server,
-    Summary,
+    ShardReduction,
     sum_clients,
     summing_server,
 )
@@ -41,34 +42,34 @@ NOISES = ("seeded", "secret")
 # Andrew et al. recommend both.
 _CLIPPING_RATE = 0.2
 _COUNT_NOISE = 0.05
-# What tells the noise's draws from others of the same seed.
+# Separates the noise from other random numbers of the same seed.
 _NOISE = 0x6E6F6973
 
 
 @dataclasses.dataclass(frozen=True)
 class DifferentialPrivacy:
-    """What is done to clients' updates for the sake of their privacy.
+    """Clipping and noise that protect clients' updates.
 
-    What it amounts to, an epsilon, depends on how clients are drawn: see `PrivacyBudget`.
+    The resulting epsilon depends on how clients are sampled: see `PrivacyBudget`.
 
     Attributes:
         noise_multiplier: Standard deviation of the noise on the sum, as a multiple of the bound on
-            a client's update; where clipping is adaptive, of the whole mechanism. 0 is no privacy.
-        clip_norm: Bound on the Euclidean norm of a client's update, all global variables together;
-            the first one where clipping is adaptive.
+            a client's update; if clipping is adaptive, of the whole mechanism. 0 gives no privacy.
+        clip_norm: Bound on the Euclidean norm of a client's update, over all global variables; if
+            clipping is adaptive, the initial bound.
         clipping: `fixed`, or `adaptive`: the bound follows a quantile of the updates' norms (Andrew
             et al., "Differentially private learning with adaptive clipping", 2021, algorithm 1).
-        target_quantile: The share of clients whose updates are to be within an adaptive bound.
-        noise: `seeded`: the noise, and who is drawn, follow from the run's seed, so anyone who
-            knows it knows both, and can remove the noise. `secret`: both follow from a secret that
-            the operating system draws, and that is gone when the run has ended.
+        target_quantile: The share of clients whose updates an adaptive bound should not clip.
+        noise: `seeded`: the noise and the sampled clients follow from the run's seed, so anyone who
+            knows the seed knows both, and can remove the noise. `secret`: both follow from a random
+            secret of the operating system, which no file keeps after the run.
         delta: The chance that the epsilon does not hold; None for the number of clients to the
             power of -1.1.
-        expected_clients: Clients that a round has on average, by which the sum is divided; None for
-            the `clients_per_round` of the `Trainer`.
-        state_clip_norm: Bound on the Euclidean norm of what a client sends of the server's states,
-            all together, for a method that has some (`scaffold`). Their sum gets noise of its own:
-            both sums then have the square root of 2 times the noise, and are together one Gaussian
+        expected_clients: The mean number of clients in a round, by which the sum is divided; None
+            for the `clients_per_round` of the `Trainer`.
+        state_clip_norm: Bound on the Euclidean norm of a client's changes of the server's states,
+            over all states, for a method with states (`scaffold`). Their sum gets separate noise:
+            both sums then have the square root of 2 times the noise, and jointly form one Gaussian
             mechanism of `noise_multiplier`.
 
     Examples:
@@ -101,8 +102,8 @@ class DifferentialPrivacy:
             "expected_clients": self.expected_clients is None or self.expected_clients > 0,
             "state_clip_norm": self.state_clip_norm is None or 0 < self.state_clip_norm < math.inf,
         }
-        for name, is_right in is_in_range.items():
-            if not is_right:
+        for name, is_valid in is_in_range.items():
+            if not is_valid:
                 value = getattr(self, name)
                 raise UserError(f"DifferentialPrivacy: {name}={value} is out of range.")
         if self.clipping == "fixed" and self.target_quantile != DifferentialPrivacy.target_quantile:
@@ -113,13 +114,13 @@ class DifferentialPrivacy:
 
     @property
     def is_secret(self) -> bool:
-        """Whether noise and draw of clients follow from a secret."""
+        """Whether the noise and the sampled clients follow from a secret."""
         return self.noise == "secret"
 
     @property
     def count_noise(self) -> float:
-        """Standard deviation of the noise on how many clients are within an adaptive bound."""
-        # Never so little that nothing of the noise multiplier were left for the updates.
+        """Standard deviation of the noise on the number of clients within an adaptive bound."""
+        # At least the noise multiplier: with less, none of the multiplier were left for updates.
         assert self.expected_clients
         is_noisy = self.noise_multiplier > 0
         return max(_COUNT_NOISE * self.expected_clients, self.noise_multiplier) if is_noisy else 0.0
@@ -128,9 +129,9 @@ class DifferentialPrivacy:
     def update_noise_multiplier(self) -> float:
         """Standard deviation of the noise on the sum of updates, as a multiple of the bound.
 
-        Both the sum and the count are released, the count with a sensitivity of 1/2; together they
-        are one Gaussian mechanism of `noise_multiplier` (Andrew et al., theorem 1). So is a sum of
-        states, with as much noise in units of its bound.
+        Both the sum and the count are released, the count with a sensitivity of 1/2; jointly they
+        form one Gaussian mechanism of `noise_multiplier` (Andrew et al., theorem 1). A sum of
+        states is part of it, with the same noise in units of its bound.
         """
         if not self.noise_multiplier:
             return 0.0
@@ -150,32 +151,33 @@ def private_server(
     seed: int,
     secret_seed: int | None = None,
 ) -> Server:
-    """Returns the server of shards that send the sum of their clients' clipped updates.
+    """Returns the server for shards that send the sum of their clients' clipped updates.
 
     Secret noise follows from `secret_seed`, of 126 bits.
 
     Raises:
-        UserError: If the algorithm or the model would let a client's part escape its bound.
+        UserError: If the algorithm or the model would let a client's contribution escape its bound.
     """
     if algorithm.weighting != "uniform":
         raise UserError(
             "differential privacy bounds every client alike: weighting must be uniform, not "
             f"{algorithm.weighting}."
         )
-    if model.owned:
+    if model.server_rows_per_client:
         raise UserError(
-            f"each row of {sorted(model.owned)} belongs to one client, whom no noise on it could "
-            "hide; make the layer local, or train without differential privacy."
+            f"each row of {sorted(model.server_rows_per_client)} belongs to one client, which "
+            "noise on the row could not hide; make the layer local, or train without differential "
+            "privacy."
         )
     expected = privacy.expected_clients
     if expected is None:
         raise UserError("DifferentialPrivacy: expected_clients is missing.")
-    if optimizer.sent and privacy.state_clip_norm is None:
+    if optimizer.sent_states and privacy.state_clip_norm is None:
         raise UserError(
-            f"{algorithm.name} sends changes of the server's states, which need a bound of their "
-            "own: give DifferentialPrivacy(state_clip_norm=...), or take a method without."
+            f"{algorithm.name} sends changes of the server's states, which need a separate bound: "
+            "pass DifferentialPrivacy(state_clip_norm=...), or use a method without server states."
         )
-    if privacy.state_clip_norm is not None and not optimizer.sent:
+    if privacy.state_clip_norm is not None and not optimizer.sent_states:
         raise UserError(
             f"DifferentialPrivacy: state_clip_norm={privacy.state_clip_norm} has no effect, since "
             f"clients of {algorithm.name} send no states: leave it out."
@@ -188,43 +190,46 @@ def private_server(
             raise UserError("DifferentialPrivacy: secret noise needs a secret_seed.")
         base = [*divmod(secret_seed, 2**63)]
 
-    def summary(start: Values, received: Any) -> Summary:
+    def reduction(start: Values, received: Any) -> ShardReduction:
         bound = received["clip_norm"] if is_adaptive else tf.constant(privacy.clip_norm)
 
-        def of(examples: Examples, output: ClientOutput) -> collections.OrderedDict:
+        def reduce(examples: Examples, output: ClientOutput) -> collections.OrderedDict:
             sums = _sum_clipped(model, start, examples, output, bound, with_count=is_adaptive)
-            if optimizer.sent:
-                sums["states"] = _sum_clipped_states(optimizer.sent, examples, output, privacy)
+            if optimizer.sent_states:
+                sums["states"] = _sum_clipped_states(
+                    optimizer.sent_states, examples, output, privacy
+                )
             return sums
 
-        return Summary(of)
+        return ShardReduction(reduce)
 
     def average(state: Any, sums: Any, round_number: tf.Tensor) -> Mean:
-        draw = _Normals(base, round_number)
+        sample_noise = _GaussianNoise(base, round_number)
         bound = state["clip_norm"] if is_adaptive else privacy.clip_norm
         multiplier = privacy.update_noise_multiplier
 
-        def noisy(totals: Values, bound: Any) -> collections.OrderedDict:
+        def add_noise(totals: Values, bound: Any) -> collections.OrderedDict:
             deviation = multiplier * bound if multiplier else 0.0
             return collections.OrderedDict(
-                (name, total + draw(total.shape, deviation)) for name, total in totals.items()
+                (name, total + sample_noise(total.shape, deviation))
+                for name, total in totals.items()
             )
 
-        updates = noisy(sums["updates"], bound)
+        updates = add_noise(sums["updates"], bound)
         states: Values = {}
         if "states" in sums:
-            states = noisy(sums["states"], privacy.state_clip_norm)
+            states = add_noise(sums["states"], privacy.state_clip_norm)
         mean = collections.OrderedDict((name, sum_ / expected) for name, sum_ in updates.items())
         if not is_adaptive:
             return Mean(mean, (), {}, states, updates, None)
-        excess = sums["excess_within"] + draw([], privacy.count_noise)
+        excess = sums["excess_within"] + sample_noise([], privacy.count_noise)
         within = tf.clip_by_value(excess / expected + 0.5, 0.0, 1.0)
         factor = tf.exp(-_CLIPPING_RATE * (within - privacy.target_quantile))
-        following = collections.OrderedDict(clip_norm=bound * factor)
-        return Mean(mean, following, {"clip_norm": bound}, states, updates, None)
+        next_state = collections.OrderedDict(clip_norm=bound * factor)
+        return Mean(mean, next_state, {"clip_norm": bound}, states, updates, None)
 
     server = summing_server(model, optimizer, seed=seed, averaging=Averaging(first, average))
-    server = server._replace(summary=summary)
+    server = server._replace(reduction=reduction)
     if not is_adaptive:
         return server
     broadcast_type = tff.to_type(collections.OrderedDict(clip_norm=np.float32))
@@ -243,13 +248,13 @@ def _sum_clipped(
     *,
     with_count: bool,
 ) -> collections.OrderedDict:
-    """Sums a shard's clipped updates; and for adaptive clipping counts those within the bound.
+    """Sums a shard's clipped updates; for adaptive clipping, counts updates within the bound.
 
-    A client counts as 1/2 within the bound and as -1/2 beyond it.
+    An update within the bound counts as 1/2, another one as -1/2.
     """
     norms = tf.sqrt(squared_norms(output.updates))
     exists = examples.exists
-    # An update whose norm is no finite number becomes 0.
+    # An update becomes 0 if its norm is not finite.
     scales = exists * tf.math.divide_no_nan(bound, tf.maximum(norms, bound))
     sums = sum_clients(model, start, examples.rows, output._replace(weights=scales))
     del sums["weight"]
@@ -265,7 +270,7 @@ def _sum_clipped_states(
     output: ClientOutput,
     privacy: DifferentialPrivacy,
 ) -> collections.OrderedDict:
-    """Sums what a shard's clients send of states, each client's clipped."""
+    """Sums a shard's clients' changes of states, each client's clipped."""
     norms = tf.sqrt(squared_norms({v.name: output.states[v.name] for v in sent}))
     bound = privacy.state_clip_norm
     # As in `_sum_clipped`.
@@ -274,10 +279,10 @@ def _sum_clipped_states(
     return sum_states(sent, output._replace(states=clipped))
 
 
-class _Normals:
-    """Draws Gaussian noise, other noise in each round and at each call.
+class _GaussianNoise:
+    """A sampler of Gaussian noise, which differs between rounds and between calls.
 
-    A round that is run again, from the state that it had before, draws what it drew.
+    A round that is repeated from the same state gets the same noise.
     """
 
     def __init__(self, base: list[int], round_number: tf.Tensor):
@@ -291,7 +296,8 @@ class _Normals:
             return tf.zeros(shape)
         seed = tf.random.experimental.stateless_fold_in(self._seed, self._calls)
         self._calls += 1
-        # By Box and Muller, as TensorFlow draws, which takes longer: most of what privacy costs.
+        # Box and Muller's transform, as in TensorFlow, whose code takes longer: sampling noise is
+        # most of the time that privacy costs.
         count = math.prod(shape)
         uniform = tf.random.stateless_uniform([2, (count + 1) // 2], seed)
         radius, angle = tf.sqrt(-2.0 * tf.math.log(1.0 - uniform[0])), 2 * math.pi * uniform[1]

@@ -1,9 +1,9 @@
 """Training as a TFF process: broadcast, client work, aggregation, server update.
 
-One builder makes it for local variables that are rebuilt in each round (Singhal et al., "Federated
-Reconstruction", 2021) and for those that clients keep (Bui et al., "Federated User Representation
-Learning", 2019, section 3.5). Local variables appear in no type that is broadcast or aggregated: a
-client that keeps them brings them to CLIENTS and takes them from there.
+One builder handles local variables that are rebuilt in each round (Singhal et al., "Federated
+Reconstruction", 2021) and those that clients keep (Bui et al., "Federated User Representation
+Learning", 2019, section 3.5). Local variables appear in no type that is broadcast or aggregated:
+kept ones are part of the argument and of the result at CLIENTS.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.states import check_slopes
 from fedpersonal.client.values import Examples, starting_copies, starting_local_values
 from fedpersonal.errors import UserError
-from fedpersonal.federated.boundary import Folding
-from fedpersonal.federated.cohort import Execution, as_kept, kept_now, shard_type
+from fedpersonal.federated.boundary import ReductionTypes
+from fedpersonal.federated.cohort import Execution, as_kept, local_state_after, shard_type
 from fedpersonal.federated.inlining import keras_computation
 from fedpersonal.federated.packing import as_examples, by_name
 from fedpersonal.federated.privacy import DifferentialPrivacy, private_server
@@ -34,27 +34,27 @@ from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.mixing import check_rows_are_independent, find_mixing
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.variables import projections
-from fedpersonal.optimizers import AnyOptimizer, ConstrainedServer, as_server_optimizer
+from fedpersonal.optimizers import AnyOptimizer, ConstrainedOptimizer, as_server_optimizer
 
 if TYPE_CHECKING:
     from fedpersonal.federated.aggregators import Aggregator
 
 
 class Output(NamedTuple):
-    """What a round returns: the server's next state, and the cohort's training metrics by name."""
+    """A round's result: the server's next state, and the cohort's training metrics by name."""
 
     state: State
     metrics: Any
 
 
 class KeptOutput(NamedTuple):
-    """What a round returns whose clients keep local variables.
+    """The result of a round whose clients keep local variables.
 
     Attributes:
         state: The server's next state.
         metrics: The cohort's training metrics.
-        local: At CLIENTS, for each shard, a value of `local_type`: what its clients keep now.
-            Shards may come back in another order.
+        local: At CLIENTS, for each shard, a value of `local_type`: its clients' new local
+            variables. The order of shards may differ from the argument's.
     """
 
     state: State
@@ -64,27 +64,28 @@ class KeptOutput(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Process:
-    """What trains a model: two TFF computations.
+    """Two TFF computations that train a model.
 
     Attributes:
         initialize: Returns the server's first state, a `State`.
         next: Maps a state and a cohort to an `Output`, or a `KeptOutput`.
-        keeps: Whether clients bring and keep local variables: `Cohort.with_local_state`. Else they
-            rebuild them in each round, or have none: `Cohort.examples`.
-        folding: The types of what shards add up, where an aggregator does that; None for sums.
+        keeps: Whether clients keep local variables; a cohort is then passed as
+            `Cohort.with_local_state`. Else they rebuild them in each round, or have none, and a
+            cohort is passed as `Cohort.examples`.
+        reduction_types: The types of an aggregator's reduction in shards; None if shards send sums.
     """
 
     initialize: tff.Computation
     next: tff.Computation
     keeps: bool = False
-    folding: Folding | None = None
+    reduction_types: ReductionTypes | None = None
 
     def get_model_weights(self, state: State) -> Weights:
         """Returns the global variables of a state."""
         return state.global_model_weights
 
     def set_model_weights(self, state: State, weights: Weights) -> State:
-        """Returns a state with other global variables; TFF's `ModelWeights` will do."""
+        """Returns a state with other global variables, `Weights` or TFF's `ModelWeights`."""
         trainable = collections.OrderedDict(weights.trainable)
         return state._replace(global_model_weights=Weights(trainable))
 
@@ -103,67 +104,66 @@ def build_process(
 ) -> Process:
     """Builds the process that trains a model by an algorithm.
 
-    It replaces `tff.learning.algorithms.build_fed_recon`, whose clients' datasets
-    `clients_from_datasets` turns into what `make_cohort` takes.
+    It replaces `tff.learning.algorithms.build_fed_recon`; `clients_from_datasets` turns client
+    datasets of the latter into an argument of `make_cohort`.
 
     Args:
         model: The partitioned model.
-        algorithm: What a client does.
+        algorithm: The clients' algorithm.
         execution: How cohorts are executed.
-        server_optimizer: What takes the mean of the clients' updates for a gradient, one of TFF's
-            optimizers or of Keras', or a `ScheduledOptimizer`.
+        server_optimizer: The optimizer to which the mean of the clients' updates is a gradient: a
+            TFF or Keras optimizer, or a `ScheduledOptimizer`.
         aggregator: A factory of `tff.aggregators`, weighted or not; None for the weighted mean.
-            Its work is done client by client, and takes longer than for the mean.
-        privacy: What hides each client's part in the global variables; None for nothing.
-        num_clients: The number of all clients that may take part, by which states of the server
-            move: it is needed where there are any.
+            It processes client by client, which takes longer than the mean.
+        privacy: Differential privacy of clients' updates; None for none.
+        num_clients: The number of all clients that may take part. Server states need it.
         seed: Seed of the global variables' initial values, of local ones in each round, and of
             seeded noise.
-        secret_seed: What secret noise follows from; None without.
+        secret_seed: The seed of secret noise; None without.
 
     Returns:
-        The process, whose `next(state, cohort.examples)` returns an `Output`. Where clients keep
-        their local variables, `next(state, cohort.with_local_state(...))` returns a `KeptOutput`;
-        `Rounds` runs either.
+        The process, whose `next(state, cohort.examples)` returns an `Output`. If clients keep local
+        variables, `next(state, cohort.with_local_state(...))` returns a `KeptOutput`. `Rounds` runs
+        either.
 
     Raises:
-        ValueError: If the model and the algorithm do not fit each other, or the aggregator
-            or the privacy does not fit the algorithm.
+        ValueError: If model and algorithm do not match, or the aggregator or the privacy does not
+            match the algorithm.
     """
     check_fit(model, algorithm)
-    sums_each = algorithm.weighting == "uniform" and algorithm.max_update_norm is None
+    sums_plain_updates = algorithm.weighting == "uniform" and algorithm.max_update_norm is None
     stepping = as_server_optimizer(server_optimizer)
     constraints = projections(model.global_variables)
     if constraints:
-        stepping = ConstrainedServer(stepping, constraints)
+        stepping = ConstrainedOptimizer(stepping, constraints)
     optimizer = StatefulServer(
         stepping,
         model,
         algorithm,
         num_clients=num_clients,
-        # Of noisy sums anything may be made: a further sum would cost further noise.
-        sums_updates=privacy is not None or (aggregator is None and sums_each),
+        # The state may follow from noisy sums without further cost; another sum needs more noise.
+        has_update_sums=privacy is not None or (aggregator is None and sums_plain_updates),
     )
     if has_shares(model) and privacy is not None:
         raise UserError(
-            f"{algorithm.name} divides by how many clients have chosen a model, which noise "
-            "hides: with differential privacy, take mean_over='cohort'."
+            f"{algorithm.name} divides by the number of clients that chose a model, which noise "
+            "hides: with differential privacy, use mean_over='cohort'."
         )
-    find_mixing(model.base, training=True)  # It refuses what nobody means.
+    find_mixing(model.base, training=True)  # Raises an error for unusable models.
     if execution.packing == "pooled":
         check_rows_are_independent(model.base, training=True)
     if privacy is not None:
         if aggregator is not None:
-            raise UserError("differential privacy takes no aggregator: it is one.")
+            raise UserError("differential privacy is an aggregator: pass no other one.")
         server = private_server(
             model, algorithm, optimizer, privacy, seed=seed, secret_seed=secret_seed
         )
     elif aggregator is None:
         server = summing_server(model, optimizer, seed=seed)
     else:
-        from fedpersonal.federated.aggregators import folding_server  # It takes TFF itself.
+        from fedpersonal.federated.aggregators import aggregating_server  # Imports all of TFF.
 
-        server = folding_server(model, algorithm, optimizer, aggregator, seed=seed)
+        server = aggregating_server(model, algorithm, optimizer, aggregator, seed=seed)
     work = _shard_work(model, algorithm, execution, server, seed)
     shards_type = tff.FederatedType(shard_type(model, algorithm, execution), tff.CLIENTS)
 
@@ -179,28 +179,28 @@ def build_process(
             return Output(*server.finish(state, results))
         return KeptOutput(*server.finish(state, results["sent"]), results["local"])
 
-    return Process(server.initialize, next_fn, algorithm.keeps, server.folding)
+    return Process(server.initialize, next_fn, algorithm.keeps, server.reduction_types)
 
 
 def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
-    """Raises a ValueError unless the algorithm moves variables that the model has."""
+    """Raises a ValueError unless the model has the variables that the algorithm moves."""
     if algorithm.local_variables == "none" and model.local_variables:
         raise ValueError(
-            f"{algorithm.name} has no local variables; the model's local layers own "
-            f"{[v.name for v in model.local_variables]}. Give it a model without local layers."
+            f"{algorithm.name} has no local variables; the model's local layers have "
+            f"{[v.name for v in model.local_variables]}. Pass a model without local layers."
         )
     if algorithm.local_variables != "none" and not model.local_variables:
         raise ValueError(f"{algorithm.name} needs local variables; the model has none.")
     if bool(algorithm.personal) != bool(model.copies):
         raise ValueError(
             f"{algorithm.name} {'needs' if algorithm.personal else 'has no'} personal copies; "
-            "take the model that its prepare(model) returns."
+            "use the model that its prepare(model) returns."
         )
     choice = algorithm.choice
-    wanted = (choice.clusters, choice.mixes) if choice else (0, False)
-    if wanted != (model.num_clusters, model.mixes):
+    expected = (choice.clusters, choice.mixes) if choice else (0, False)
+    if expected != (model.num_clusters, model.mixes):
         raise ValueError(
-            f"{algorithm.name} {'needs' if algorithm.choice else 'has no'} clusters; take the "
+            f"{algorithm.name} {'needs' if algorithm.choice else 'has no'} clusters; use the "
             "model that its prepare(model) returns."
         )
     check_phases(model, algorithm.phases)
@@ -208,7 +208,7 @@ def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
     if any(isinstance(phase, RidgePhase) for phase in algorithm.phases):
         if model.mixes:
             raise ValueError(
-                f"{algorithm.name}: a mixture of clusters is not linear; ridge needs it."
+                f"{algorithm.name}: ridge needs a linear model; a mixture of clusters is not."
             )
         check_linear(model.base)
     check_lookups(model.base)
@@ -221,44 +221,47 @@ def _shard_work(
     server: Server,
     seed: int,
 ) -> tff.Computation:
-    """Returns the computation of a shard's work, of the weights, the round's number and the shard.
+    """Returns the computation of a shard's work.
 
-    It returns what the shard sends; `OrderedDict(sent, local)` where clients keep variables.
+    It maps the weights, the round's number, the shard and the server's other broadcast, if any, to
+    the shard's reduction; to `OrderedDict(sent, local)` if clients keep local variables.
     """
     data_type = shard_type(model, algorithm, execution)
     weights_type = server.state_type.global_model_weights
-    further_types = [] if server.broadcast is None else [server.broadcast_type]
+    extra_types = [] if server.broadcast is None else [server.broadcast_type]
 
     def examples_in(shard: Any) -> Examples:
         return as_examples(model, shard["examples"] if algorithm.keeps else shard)
 
-    def start(weights: Any, round_number: Any, shard: Any, *further: Any) -> Any:
-        del weights, further
+    def start(weights: Any, round_number: Any, shard: Any, *extra: Any) -> Any:
+        del weights, extra
         kept = as_kept(shard["local"]) if algorithm.keeps else None
         round_seed = tf.stack([seed, round_number])
         return by_name(starting_local_values(model, examples_in(shard), round_seed, kept))
 
-    # Random draws cannot be compiled with the rest.
-    @keras_computation(weights_type, np.int32, data_type, *further_types, first=start)
-    def work(local, weights, round_number, shard, *further):
+    # Random initial values cannot be compiled with the rest.
+    @keras_computation(weights_type, np.int32, data_type, *extra_types, first=start)
+    def work(local, weights, round_number, shard, *extra):
         examples = examples_in(shard)
         values, round_seed = dict(weights.trainable), tf.stack([seed, round_number])
         kept = as_kept(shard["local"]) if algorithm.keeps else None
         local = {**local, **starting_copies(model, values, examples, kept)}
-        of_round = algorithm.at_round(round_number)
-        summary = server.summary(values, *(further or [None]))
+        round_algorithm = algorithm.at_round(round_number)
+        reduction = server.reduction(values, *(extra or [None]))
         sent, after = train_and_sum(
             model,
-            of_round,
+            round_algorithm,
             values,
             examples,
             round_seed,
-            summary=summary,
+            reduction=reduction,
             packing=execution.packing,
             local=local,
         )
         if not algorithm.keeps:
             return sent
-        return collections.OrderedDict(sent=sent, local=kept_now(model, shard["local"], after))
+        return collections.OrderedDict(
+            sent=sent, local=local_state_after(model, shard["local"], after)
+        )
 
     return work

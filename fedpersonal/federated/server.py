@@ -1,4 +1,4 @@
-"""What shards send and what the server does with it."""
+"""The reduction that each shard sends, and the server's aggregation and update."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fedpersonal import tff
 from fedpersonal.client.one_gradient import count_steps, may_step_together, step_together
 from fedpersonal.client.pooled import train_in_turn
 from fedpersonal.client.steps import ClientOutput, train_clients
-from fedpersonal.client.values import Examples, align, starting_values, with_rows
-from fedpersonal.federated.boundary import Folding
+from fedpersonal.client.values import Examples, add_missing_rows, align, starting_values
+from fedpersonal.federated.boundary import ReductionTypes
 from fedpersonal.federated.states import StatefulServer, sum_states
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.model.partition import PartitionedModel, Values
@@ -29,12 +29,12 @@ class Weights(NamedTuple):
 
 
 class State(NamedTuple):
-    """The server's state, whose fields have the names that TFF's learning processes give them.
+    """The server's state, with the field names of TFF's learning processes.
 
     Attributes:
         global_model_weights: The global variables.
         client_work: The number of rounds so far.
-        aggregator: What the next aggregation needs of the former ones.
+        aggregator: The state of the aggregation.
         finalizer: The state of the server's optimizer.
     """
 
@@ -44,17 +44,17 @@ class State(NamedTuple):
     finalizer: Any
 
 
-class Summary(NamedTuple):
-    """How a shard makes of its clients what it sends.
+class ShardReduction(NamedTuple):
+    """The reduction of a shard's clients to the structure that the shard sends.
 
     Attributes:
-        of: Maps clients' examples and their output to what is sent of them.
-        merge: Makes one of what is sent of two groups of clients; None where it is their sum.
-        empty: Maps zeros to what is sent of no clients; None where it is the zeros.
-        is_weighted_sum: Whether it is `sum_clients`, which may come of one gradient.
+        reduce: Maps clients' examples and their output to their reduction.
+        merge: Merges the reductions of two groups of clients; None if it adds them.
+        empty: Maps zeros to the reduction of no clients; None if it returns the zeros.
+        is_weighted_sum: Whether it is `sum_clients`, which a single gradient may compute.
     """
 
-    of: Callable[[Examples, ClientOutput], collections.OrderedDict]
+    reduce: Callable[[Examples, ClientOutput], collections.OrderedDict]
     merge: Callable[[Any, Any], Any] | None = None
     empty: Callable[[Any], Any] | None = None
     is_weighted_sum: bool = False
@@ -62,35 +62,34 @@ class Summary(NamedTuple):
 
 def weighted_sum(
     model: PartitionedModel, start: Values, sent: Sequence[VariableSpec] = ()
-) -> Summary:
-    """Returns the usual summary, `sum_clients`; `start` are the global variables."""
-    return Summary(
+) -> ShardReduction:
+    """Returns the usual reduction, `sum_clients`; `start` are the global variables."""
+    return ShardReduction(
         lambda examples, output: sum_clients(model, start, examples.rows, output, sent),
         is_weighted_sum=not sent,
     )
 
 
 class Server(NamedTuple):
-    """The server's part of a process, and what it wants of shards.
+    """The server's part of a process.
 
     Attributes:
         initialize: Returns the first state, at SERVER.
-        finish: Of the state and of what each shard sends, at CLIENTS: returns the next state and
-            the cohort's metrics, inside a federated computation.
-        summary: Of the global variables and of what the server broadcasts: how a shard makes of its
-            clients what it sends.
-        broadcast: Of the state: what the server sends shards beside its weights, at CLIENTS, inside
-            a federated computation; None for nothing.
-        broadcast_type: Its TFF type.
-        folding: The types of what shards add up, where an aggregator does that; None for sums.
+        finish: Maps the state and the shards' reductions, at CLIENTS, to the next state and the
+            cohort's metrics, inside a federated computation.
+        reduction: Maps the global variables and the extra broadcast to the shards' reduction.
+        broadcast: Maps the state to the extra broadcast, at CLIENTS, inside a federated
+            computation; None if the server broadcasts its weights alone.
+        broadcast_type: The TFF type of the extra broadcast.
+        reduction_types: The types of an aggregator's reduction in shards; None if shards send sums.
     """
 
     initialize: tff.Computation
     finish: Callable[[Any, Any], tuple[Any, Any]]
-    summary: Callable[[Values, Any], Summary]
+    reduction: Callable[[Values, Any], ShardReduction]
     broadcast: Callable[[Any], Any] | None = None
     broadcast_type: tff.Type | None = None
-    folding: Folding | None = None
+    reduction_types: ReductionTypes | None = None
 
     @property
     def state_type(self) -> tff.StructType:
@@ -99,56 +98,56 @@ class Server(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """The mean of clients' updates, and what comes with it.
+    """The mean of clients' updates, with the other results of averaging.
 
     Attributes:
-        of: Weight's name to the mean.
+        values: Weight's name to the mean.
         state: The averaging's next state.
         metrics: Metrics by name.
-        states: State's name to the sum of what clients have sent to move it.
-        updates: Weight's name to the sum of updates; empty where that is not known.
-        counts: Whether anybody's update counts, bool; None where the server must not know.
+        states: State's name to the sum of clients' changes of it.
+        updates: Weight's name to the sum of updates; empty if the server does not get that sum.
+        has_updates: Whether any client's update counts, bool; None if the server must not know.
     """
 
-    of: collections.OrderedDict
+    values: collections.OrderedDict
     state: Any
     metrics: Mapping[str, Any]
     states: Values
     updates: Values
-    counts: tf.Tensor | None
+    has_updates: tf.Tensor | None
 
 
 class Averaging(NamedTuple):
-    """How a server makes of sums the mean of its clients' updates.
+    """The server's computation of the mean of clients' updates.
 
     Attributes:
         first: Its first state, arrays.
-        of: Maps its state, the sums and the round's number, from 0 on, to the mean.
-        add_up: Adds up what shards send, inside a federated computation.
-        skips: Whether a mean may be no number where no update counts.
+        average: Maps its state, the sums and the round's number, which starts at 0, to the mean.
+        add_up: Adds up the shards' reductions, inside a federated computation.
+        skips_empty_rounds: Whether the mean may be undefined in a round without updates.
     """
 
     first: Any
-    of: Callable[[Any, Any, tf.Tensor], Mean]
+    average: Callable[[Any, Any, tf.Tensor], Mean]
     add_up: Callable[[Any], Any] = tff.federated_sum
-    skips: bool = False
+    skips_empty_rounds: bool = False
 
 
 def _weighted_mean(model: PartitionedModel) -> Averaging:
-    """Returns the mean weighted by `sums["weight"]`; of owned tables the sum."""
+    """Returns the mean weighted by `sums["weight"]`; for tables with a row per client, the sum."""
 
-    def of(state: Any, sums: Any, round_number: tf.Tensor) -> Mean:
+    def average(state: Any, sums: Any, round_number: tf.Tensor) -> Mean:
         del state, round_number
         mean = collections.OrderedDict(sums["updates"])
-        # Of nobody it is 0. `divide_no_nan` takes several times longer.
+        # The mean of no updates is 0. `divide_no_nan` takes several times longer.
         weight = sums["weight"]
         divisor = tf.where(weight > 0, weight, np.inf)
         for name, total in sums["updates"].items():
-            if name not in model.owned:
+            if name not in model.server_rows_per_client:
                 mean[name] = total / divisor
         return Mean(mean, (), {}, sums.get("states", {}), sums["updates"], weight > 0)
 
-    return Averaging((), of)
+    return Averaging((), average)
 
 
 def summing_server(
@@ -158,9 +157,9 @@ def summing_server(
     seed: int,
     averaging: Averaging | None = None,
 ) -> Server:
-    """Returns the server of shards that send `sum_clients`, or other sums to average.
+    """Returns the server for shards that send `sum_clients`, or other sums to average.
 
-    Each computation costs a copy of the weights, so there is one for all that it does.
+    A single computation does the whole update, since each computation copies the weights.
     """
     averaging = averaging or _weighted_mean(model)
     names = [v.name for v in model.global_variables]
@@ -183,31 +182,31 @@ def summing_server(
         def update(state, sums):
             weights = state.global_model_weights.trainable
             number = state.client_work
-            mean = averaging.of(state.aggregator, sums, number)
+            mean = averaging.average(state.aggregator, sums, number)
             optimizer_state, weights = optimizer.next(
                 state.finalizer,
                 weights,
-                mean.of,
+                mean.values,
                 mean.states,
                 updates=mean.updates,
-                counts=mean.counts,
-                skips=averaging.skips,
+                has_updates=mean.has_updates,
+                skips_empty_rounds=averaging.skips_empty_rounds,
             )
             new_state = State(Weights(weights), number + 1, mean.state, optimizer_state)
-            metrics = finalized_metrics(model, sums["metrics"])
+            metrics = finalize_metrics(model, sums["metrics"])
             metrics.update(mean.metrics)
             return new_state, metrics
 
         return tff.federated_map(update, (state, sums))
 
-    def summary(start: Values, received: None) -> Summary:
+    def reduction(start: Values, received: None) -> ShardReduction:
         del received
-        return weighted_sum(model, start, optimizer.sent)
+        return weighted_sum(model, start, optimizer.sent_states)
 
-    return Server(initialize, finish, summary)
+    return Server(initialize, finish, reduction)
 
 
-def finalized_metrics(model: PartitionedModel, sums: Mapping[str, Any]) -> collections.OrderedDict:
+def finalize_metrics(model: PartitionedModel, sums: Mapping[str, Any]) -> collections.OrderedDict:
     """Turns a cohort's metric sums into its training metrics."""
     finalizers = {metric.name: metric.finalize for metric in model.metrics}
     metrics = collections.OrderedDict(sums)
@@ -215,9 +214,9 @@ def finalized_metrics(model: PartitionedModel, sums: Mapping[str, Any]) -> colle
         if name in finalizers or name == "loss":
             mean = tf.math.divide_no_nan(total[0], total[1])
             value = finalizers.get(name, tf.identity)(mean)
-            # Where nobody counts there is no loss: 0 would be the best of all rounds.
-            nothing = tf.fill(tf.shape(value), tf.constant(np.nan, value.dtype))
-            metrics[name] = tf.where(total[1] > 0, value, nothing)
+            # Without any weight the loss is undefined: 0 would be the best of all rounds.
+            undefined = tf.fill(tf.shape(value), tf.constant(np.nan, value.dtype))
+            metrics[name] = tf.where(total[1] > 0, value, undefined)
     metrics[f"num_{model.unit}"] = sums["loss"][1]
     return metrics
 
@@ -229,52 +228,60 @@ def train_and_sum(
     examples: Examples,
     seed: tf.Tensor,
     *,
-    summary: Summary,
+    reduction: ShardReduction,
     packing: str,
     local: Values | None = None,
 ) -> tuple[collections.OrderedDict, Values]:
-    """Trains many clients, as `train_clients` does, and sums what of them is aggregated.
+    """Trains many clients, as `train_clients` does, and reduces their output.
 
     Args:
         model: The partitioned model.
         algorithm: The phases.
-        global_values: Global variable's name to the value that the server broadcast.
+        global_values: Global variable's name to the broadcast value.
         examples: The clients' examples; clients without any come last.
         seed: int32 of shape (2,), from which local variables start.
-        summary: What is aggregated.
+        reduction: The reduction of clients' output.
         packing: `stacked` or `pooled`.
-        local: What the clients' local variables start from, (C, ...); None for a draw.
+        local: The initial values of clients' local variables, (C, ...); None to sample them.
 
     Returns:
-        The sums; and, where they are kept, local variable's name to (C, ...) after the round.
+        The reduction; and local variable's name to (C, ...) after the round, empty if clients keep
+        none.
     """
     start = starting_values(model, global_values, examples, seed, local)
 
-    def in_turn() -> tuple[collections.OrderedDict, Values]:
-        merge, empty = summary.merge, summary.empty
-        known = with_rows(model, examples) if may_add_up else examples
-        return train_in_turn(model, algorithm, start, known, summary.of, merge=merge, empty=empty)
+    def train_in_turns() -> tuple[collections.OrderedDict, Values]:
+        with_rows = add_missing_rows(model, examples) if may_add_up else examples
+        return train_in_turn(
+            model,
+            algorithm,
+            start,
+            with_rows,
+            reduction.reduce,
+            merge=reduction.merge,
+            empty=reduction.empty,
+        )
 
-    def together() -> tuple[collections.OrderedDict, Values]:
+    def step_once() -> tuple[collections.OrderedDict, Values]:
         return step_together(model, algorithm, start, examples)
 
-    may_add_up = summary.is_weighted_sum and may_step_together(model, algorithm)
+    may_add_up = reduction.is_weighted_sum and may_step_together(model, algorithm)
     if packing == "pooled" and may_add_up:
-        return _first_if_finite(count_steps(algorithm, examples) == 1, together, in_turn)
+        return _first_if_finite(count_steps(algorithm, examples) == 1, step_once, train_in_turns)
     if packing == "pooled":
-        return in_turn()
+        return train_in_turns()
     output = train_clients(model, algorithm, start, examples)
-    return summary.of(examples, output), output.local_values if algorithm.keeps else {}
+    return reduction.reduce(examples, output), output.local_values if algorithm.keeps else {}
 
 
 def _first_if_finite(condition: tf.Tensor, first: Callable[[], Any], second: Callable[[], Any]):
-    """Returns the first's result where a condition holds and it is finite, else the second's."""
+    """Returns the result of `first` if a condition holds and it is finite, else of `second`."""
     spec = tf.function(first, autograph=False).get_concrete_function().structured_outputs
     zeros = tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), spec)
     attempt = tf.cond(condition, first, lambda: zeros)
     is_finite = [tf.reduce_all(tf.math.is_finite(part)) for part in tf.nest.flatten(attempt)]
-    good = tf.reduce_all([condition, *is_finite])
-    return tf.cond(good, lambda: attempt, second)
+    is_valid = tf.reduce_all([condition, *is_finite])
+    return tf.cond(is_valid, lambda: attempt, second)
 
 
 def sum_clients(
@@ -286,8 +293,8 @@ def sum_clients(
 ) -> collections.OrderedDict:
     """Sums over a shard's clients: weighted updates as whole variables, weights and metrics.
 
-    `rows` are those of lookup tables that each client touches, int32 (C, R). What is `sent` of
-    states is summed apart.
+    `rows` has the rows of lookup tables that each client touches, int32 (C, R). Changes of the
+    states in `sent` are summed apart.
     """
     moving = [v for v in model.global_variables if not v.is_state]
     return collections.OrderedDict(
@@ -305,11 +312,13 @@ def sum_updates(
     rows: Mapping[str, tf.Tensor],
     output: ClientOutput,
 ) -> collections.OrderedDict:
-    """Sums clients' updates of some variables, weighted unless of owned tables."""
+    """Sums clients' updates of variables, weighted except of tables with a row per client."""
     updates = collections.OrderedDict()
     for variable in variables:
         name, update = variable.name, output.updates[variable.name]
-        weights = tf.ones_like(output.weights) if name in model.owned else output.weights
+        weights = (
+            tf.ones_like(output.weights) if name in model.server_rows_per_client else output.weights
+        )
         # TFF's convention: an update points from the client's final value to the initial one.
         weighted = -update * align(weights, update.shape.rank)
         if name in model.global_tables:
@@ -328,7 +337,7 @@ def client_update(
     output: ClientOutput,
     client: tf.Tensor | int,
 ) -> collections.OrderedDict:
-    """Returns what one of a shard's clients sends of some variables, whole, in their order."""
+    """Returns the update of one of a shard's clients: whole variables, in their order."""
     update = collections.OrderedDict()
     for name in (v.name for v in variables):
         # As in `sum_updates`.
@@ -339,7 +348,7 @@ def client_update(
 
 
 def sum_metrics(output: ClientOutput) -> collections.OrderedDict:
-    """Sums metrics and counts over clients."""
+    """Sums a shard's metrics and counts over its clients."""
     sums = {k: tf.reduce_sum(v, 0) for k, v in output.metric_sums.items()}
     sums["num_examples"] = tf.reduce_sum(output.num_examples)
     sums["num_dropped_updates"] = tf.reduce_sum(output.dropped)

@@ -1,9 +1,9 @@
-"""The server's states: what moves them, apart from the weights that its optimizer steps.
+"""The server's states, and the steps that move them and the weights.
 
-SCAFFOLD's control variate, the sum that FedDyn's server remembers and the clusters that IFCA's
-clients choose are no weights. Clients send what moves them apart from their updates, and the server
-takes exact sums of it: no bound on updates and no aggregator changes them. Differential privacy
-bounds them by a norm of their own.
+SCAFFOLD's control variate, the sum that FedDyn's server keeps and the clusters that IFCA's clients
+choose are states, not weights. Clients send changes of states apart from their updates, and the
+server takes exact sums of them: no bound on updates and no aggregator applies. Differential privacy
+bounds them by a separate norm.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from fedpersonal.optimizers import Optimizer
 
 
 class StatefulServer:
-    """A server's optimizer, and the states that the server has beside the weights.
+    """A server's optimizer and its states.
 
     Attributes:
         weights: The names of the variables that the optimizer steps.
-        sent: What clients send apart from their updates: states, as variables.
+        sent_states: The states whose changes clients send apart from their updates.
     """
 
     def __init__(
@@ -40,17 +40,17 @@ class StatefulServer:
         algorithm: Algorithm,
         *,
         num_clients: int | None,
-        sums_updates: bool,
+        has_update_sums: bool,
     ):
-        """Finds out which states there are.
+        """Lists the states of a model and an algorithm.
 
         Args:
-            optimizer: What steps the weights.
+            optimizer: The optimizer of the weights.
             model: The partitioned model.
-            algorithm: What a client does.
-            num_clients: The number of all clients that may take part; None where no state needs it.
-            sums_updates: Whether the sum of the updates that count is known, each as it is: FedDyn
-                sends no further sum then.
+            algorithm: The clients' algorithm.
+            num_clients: The number of all clients that may take part; None if no state needs it.
+            has_update_sums: Whether the server gets the unweighted sum of updates, from which
+                FedDyn's state follows; else clients send that sum in addition.
 
         Raises:
             UserError: If a state needs `num_clients`, which is missing.
@@ -58,27 +58,29 @@ class StatefulServer:
         self._optimizer, self._num_clients = optimizer, num_clients
         states = [v for v in model.global_variables if v.is_state]
         self.weights = [v.name for v in model.global_variables if not v.is_state]
-        self._clustered = model.clustered - model.owned if has_shares(model) else frozenset()
+        self._clustered = (
+            model.clustered - model.server_rows_per_client if has_shares(model) else frozenset()
+        )
         self._states = list(model.server_states)
-        # The variables of which clients have a state, too.
-        copied = set(model.copies.values()) if algorithm.server_remembers else set()
-        remembered = [v for v in model.global_variables if v.name in copied]
-        self._remembered = [v.name for v in remembered]
-        if not sums_updates:
-            names = {v.name: f"{SERVER_STATE}/{v.name}" for v in remembered}
-            states += [dataclasses.replace(v, name=names[v.name]) for v in remembered]
-        self.sent: Sequence[VariableSpec] = states
-        if num_clients is None and (self._states or self._remembered):
+        # The variables with a memory, of which clients have a state, too.
+        copied = set(model.copies.values()) if algorithm.server_has_memory else set()
+        with_memory = [v for v in model.global_variables if v.name in copied]
+        self._with_memory = [v.name for v in with_memory]
+        if not has_update_sums:
+            names = {v.name: f"{SERVER_STATE}/{v.name}" for v in with_memory}
+            states += [dataclasses.replace(v, name=names[v.name]) for v in with_memory]
+        self.sent_states: Sequence[VariableSpec] = states
+        if num_clients is None and (self._states or self._with_memory):
             raise UserError(
                 f"{algorithm.name} needs num_clients, the number of all clients that may take part."
             )
 
     def initialize(self, specs: Mapping[str, tf.TensorSpec]) -> Any:
-        """Returns the state before the first round, of values of these shapes, by name."""
-        inner = self._optimizer.initialize(_chosen(specs, self.weights))
-        if not self._remembered:
+        """Returns the state before the first round; `specs` has variables' shapes by name."""
+        inner = self._optimizer.initialize(_select(specs, self.weights))
+        if not self._with_memory:
             return inner
-        memory = ((k, tf.zeros(specs[k].shape, specs[k].dtype)) for k in self._remembered)
+        memory = ((k, tf.zeros(specs[k].shape, specs[k].dtype)) for k in self._with_memory)
         return collections.OrderedDict(memory=collections.OrderedDict(memory), optimizer=inner)
 
     def next(
@@ -89,25 +91,26 @@ class StatefulServer:
         sums: Values,
         *,
         updates: Values,
-        counts: tf.Tensor | None,
-        skips: bool = False,
+        has_updates: tf.Tensor | None,
+        skips_empty_rounds: bool = False,
     ) -> tuple[Any, collections.OrderedDict]:
         """Returns the next state, and the global variables after a round.
 
         Args:
-            state: The state before it.
-            weights: The global variables before it.
+            state: The state before the round.
+            weights: The global variables before the round.
             mean: The mean of clients' updates, initial minus final values, by weights' names.
-            sums: Exact sums over clients of what is `sent`.
-            updates: The sums of updates, where no sum is sent for a state that needs it.
-            counts: Whether anybody's update counts; None where the server must not know. Weights
-                that nobody has an update of stay, and the optimizer waits.
-            skips: Whether it must wait, since the mean may be no number then.
+            sums: Exact sums over clients of their changes of `sent_states`, by state's name.
+            updates: The sums of updates, if clients send no sum for a state that needs one.
+            has_updates: Whether any client's update counts; None if the server must not know. If
+                none does, weights stay and the optimizer takes no step.
+            skips_empty_rounds: Whether a round without updates must be skipped in any case, since
+                its mean may be undefined.
         """
         slopes, inner, memory = dict(mean), state, collections.OrderedDict()
-        if self._remembered:
+        if self._with_memory:
             inner = state["optimizer"]
-            for name in self._remembered:
+            for name in self._with_memory:
                 sent = sums.get(f"{SERVER_STATE}/{name}")
                 moved = updates[name] if sent is None else -sent
                 memory[name] = state["memory"][name] + moved / self._num_clients
@@ -118,32 +121,32 @@ class StatefulServer:
             shares = tf.math.divide_no_nan(sums[CLUSTER_SHARES], total)
             states[CLUSTER_SHARES] = tf.where(total > 0, shares, weights[CLUSTER_SHARES])
             for name in self._clustered:
-                # Of a cluster that nobody has chosen it is 0.
+                # The slope of a cluster that no client has chosen is 0.
                 slopes[name] = tf.math.divide_no_nan(slopes[name], shares)
-        before = inner, _chosen(weights, self.weights)
+        before = inner, _select(weights, self.weights)
 
         def step() -> tuple[Any, Any]:
-            moved = self._optimizer.next(*before, _chosen(slopes, self.weights))
-            # Else the branches of a condition differ in their containers.
+            moved = self._optimizer.next(*before, _select(slopes, self.weights))
+            # Both branches of a condition must have the same containers.
             return tf.nest.pack_sequence_as(before, tf.nest.flatten(moved))
 
-        if counts is not None and (skips or memory or _remembers(inner)):
-            inner, moved = tf.cond(counts, step, lambda: before)
+        if has_updates is not None and (skips_empty_rounds or memory or _has_memory(inner)):
+            inner, moved = tf.cond(has_updates, step, lambda: before)
         else:
-            inner, moved = self._optimizer.next(*before, _chosen(slopes, self.weights))
+            inner, moved = self._optimizer.next(*before, _select(slopes, self.weights))
         if memory:
             inner = collections.OrderedDict(memory=memory, optimizer=inner)
-        everything = {**moved, **states}
-        return inner, collections.OrderedDict((name, everything[name]) for name in weights)
+        values = {**moved, **states}
+        return inner, collections.OrderedDict((name, values[name]) for name in weights)
 
 
 def has_shares(model: PartitionedModel) -> bool:
-    """Tells whether the server divides by how many clients have chosen each cluster."""
+    """Returns whether the server divides by the number of clients that chose each cluster."""
     return any(v.name == CLUSTER_SHARES for v in model.global_variables)
 
 
 def sum_states(variables: Sequence[VariableSpec], output: ClientOutput) -> collections.OrderedDict:
-    """Sums what a shard's clients send of states; choices are weighted as updates are."""
+    """Sums a shard's clients' changes of states; choices of clusters are weighted as updates."""
     sums = collections.OrderedDict()
     for name in (v.name for v in variables):
         value = output.states[name]
@@ -153,10 +156,10 @@ def sum_states(variables: Sequence[VariableSpec], output: ClientOutput) -> colle
     return sums
 
 
-def _remembers(state: Any) -> bool:
-    """Tells whether an optimizer's state has more than numbers, such as momentum."""
+def _has_memory(state: Any) -> bool:
+    """Returns whether an optimizer's state has more than scalars, such as momentum."""
     return any(value.shape.rank for value in map(tf.convert_to_tensor, tf.nest.flatten(state)))
 
 
-def _chosen(values: Mapping[str, Any], names: Sequence[str]) -> collections.OrderedDict[str, Any]:
+def _select(values: Mapping[str, Any], names: Sequence[str]) -> collections.OrderedDict[str, Any]:
     return collections.OrderedDict((name, values[name]) for name in names)

@@ -1,3 +1,3 @@
-"""One paper, one short file: each lists the phases of its method."""
+"""One short file per paper, which lists the phases of its methods."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An algorithm of partially local federated learning as a short list of phases.
 
-A new method is a new list of phases; `fedpersonal.methods` holds one file a paper.
+A new method is a new list of phases; `fedpersonal.methods` holds one file per paper.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fedpersonal import former
 from fedpersonal.data.shuffle import SHUFFLES, Shuffle
 from fedpersonal.errors import check_choice
 from fedpersonal.methods.phases import (
@@ -33,36 +34,38 @@ if TYPE_CHECKING:
     from fedpersonal.optimizers import AnyOptimizer
 
 LOCAL_VARIABLES = ("none", "rebuilt", "kept")
-# What a client that has kept local variables predicts with.
+# The local variables with which a client that has kept some predicts.
 STARTS = ("kept", "rebuilt", "updated")
-# What personal copies are: in place of what they copy, added to it, or beside the model.
+# Personal copies replace the variables that they copy, are added to them, or correct gradients.
 ROLES = ("model", "offset", "state")
-# Of what assignments are made.
+# The terms of an assignment's sum.
 TERMS = (*STATES, "sent", "shared", "slope")
 WEIGHTINGS = ("num_examples", "uniform")
 
 
 @dataclasses.dataclass(frozen=True)
 class PersonalCopies:
-    """What a client has for itself beside global variables, in their shapes.
+    """A client's personal copies of global variables, in the same shapes.
 
-    They are local variables, under the names `personal_copy/...`.
+    They are local variables with the names `personal_copy/...`.
 
     Attributes:
-        layers: What is copied: names of layers or variables; none for all global variables.
-        role: `model`: the client predicts with copies, which start at what the server sends.
-            `offset`: it predicts with the sum of what the server sends and of copies, which start
-            at 0 (FedRoD). `state`: it predicts with what the server sends; copies start at 0, and
-            correct gradients (SCAFFOLD). What a client sends follows from its state, too.
-        has_server_state: Whether the server has such a state, too, which starts at 0 and is sent;
-            clients assign it, and the sum of their changes, over the number of all clients that
+        layers: Names of the copied layers or variables; empty for all global variables.
+        role: `model`: the client predicts with the copies, which start at the values that the
+            server sends. `offset`: the client predicts with the sum of the server's values and the
+            copies, which start at 0 (FedRoD). `state`: the client predicts with the server's
+            values; copies start at 0 and correct gradients (SCAFFOLD), so that the client's update
+            depends on its state, too.
+        has_server_state: Whether the server has such a state, too, which starts at 0 and is sent.
+            Clients assign it. The sum of their changes, divided by the number of all clients that
             may take part, moves it.
-        blends: Whether a `BlendPhase` brings copies nearer to what the server sent (FedALA).
-        mixing: Where alpha starts, if a client mixes its copies with what the server sent, alpha *
-            copy + (1 - alpha) * shared (APFL). Alpha is a local variable, too, `personal_mixing`,
-            which phases hold between 0 and 1. None where it predicts with the copies alone.
-        are_sent: Whether a client sends its copies' distance from what the server sent, in place
-            of an update of what they copy (MR-MTL). They are no secret then.
+        blends: Whether a `BlendPhase` moves copies towards the server's values (FedALA).
+        mixing: Initial value of alpha, if a client mixes its copies with the server's values:
+            alpha * copy + (1 - alpha) * shared (APFL). Alpha is a local variable, too,
+            `personal_mixing`, which phases keep between 0 and 1. None if the client predicts with
+            the copies alone.
+        are_sent: Whether a client sends the distance of its copies from the server's values, in
+            place of an update of the copied variables (MR-MTL). The copies are no secret then.
     """
 
     layers: tuple[str, ...] = ()
@@ -75,33 +78,36 @@ class PersonalCopies:
     def __post_init__(self):
         check_choice("PersonalCopies", "role", self.role, ROLES)
         if self.role != "model" and (self.are_sent or self.mixing is not None):
-            raise ValueError(f"PersonalCopies: a {self.role!r} is neither mixed nor sent.")
+            raise ValueError(f"PersonalCopies: role {self.role!r} allows no mixing or are_sent.")
         if self.blends and (self.role != "model" or self.mixing is not None):
-            raise ValueError("PersonalCopies: what blends is a model, and not mixed.")
+            raise ValueError("PersonalCopies: blends requires role 'model' without mixing.")
         if self.has_server_state and self.role != "state":
-            raise ValueError(f"PersonalCopies: has_server_state is for a state, not {self.role!r}.")
+            raise ValueError(
+                f"PersonalCopies: has_server_state requires role 'state', not {self.role!r}."
+            )
         if self.mixing is not None and not 0 <= self.mixing <= 1:
             raise ValueError(f"PersonalCopies: mixing must be from 0 to 1, not {self.mixing}.")
 
     @property
-    def are_told(self) -> bool:
-        """Whether what clients send follows from their copies, by the algorithm's own word."""
+    def reveals_copies(self) -> bool:
+        """Whether clients' messages depend on their copies, as the algorithm declares."""
         return self.are_sent or self.role == "state"
 
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
-    """What a client makes of its state, or of the server's, after its phases: a weighted sum.
+    """A weighted sum that a client assigns to its state, or the server's, after its phases.
 
     Attributes:
-        of: `personal`, the client's, or `server`, of which it sends the change.
-        terms: What is added up, to its factor: `personal` and `server`, the states as the round
-            found them; `sent`, the global variables as they were sent; `shared`, as the phases left
-            them; and `slope`, the mean gradient along which the last phase went by plain SGD, (sent
-            - shared) / (steps * rate).
+        of: The assigned state: `personal`, the client's, or `server`, whose change the client
+            sends.
+        terms: Term to factor. Terms are `personal` and `server`, the states at the start of the
+            round; `sent`, the global variables as sent by the server; `shared`, the global
+            variables after the phases; and `slope`, the mean gradient of the last phase's plain SGD
+            steps, (sent - shared) / (steps * rate).
 
     Examples:
-        The client's part in SCAFFOLD, option II:
+        The assignment of the client's state in SCAFFOLD, option II:
 
         >>> drift = fp.Assignment("personal", {"personal": 1.0, "server": -1.0, "slope": 1.0})
     """
@@ -120,11 +126,11 @@ class Rebuilding:
     """How a client that has kept nothing builds its local variables before it predicts.
 
     Attributes:
-        optimizer: The optimizer of the steps; None where there are none.
-        epochs: Passes over its support set.
-        max_steps: Bound on the steps of all epochs together, or None.
-        ridge: The phase that solves the Keras model's local variables exactly, or None. Personal
-            copies take steps in any case.
+        optimizer: The optimizer of the steps; None if there are none.
+        epochs: Passes over the support set.
+        max_steps: Bound on the number of steps of all epochs, or None.
+        ridge: The phase that solves for the Keras model's local variables exactly, or None.
+            Personal copies take gradient steps in any case.
 
     Examples:
         >>> sgd = tf.keras.optimizers.SGD(0.1)
@@ -144,15 +150,22 @@ class Rebuilding:
 
     @property
     def phase(self) -> Phase:
-        """The phase that moves local variables, but copies."""
+        """The phase that moves the local variables of the Keras model, not personal copies."""
         if self.ridge:
             return self.ridge
         assert self.optimizer is not None
         return GradientPhase("local", "all", self.optimizer, self.epochs, self.max_steps)
 
-    def of_copies(self, trained: GradientPhase, variables: str | tuple[str, ...]) -> Phase:
-        """Returns the phase that moves copies, and what moves with them, as a phase trains them."""
-        phase = dataclasses.replace(trained, variables=variables)
+    def copy_rebuilding_phase(
+        self, training: GradientPhase, variables: str | tuple[str, ...]
+    ) -> Phase:
+        """Returns the phase that builds personal copies, made from one that trains them.
+
+        Args:
+            training: The phase that trains the copies in a round.
+            variables: The copies, and the variables that move together with them.
+        """
+        phase = dataclasses.replace(training, variables=variables)
         if self.optimizer is None:
             return phase
         return dataclasses.replace(
@@ -166,36 +179,36 @@ class Rebuilding:
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
-    """What a client does in a round.
+    """The phases of a client's round, and how the server combines clients' updates.
 
     Attributes:
         name: Name in tables and flags.
-        phases: The phases, in order. The last one gives the client's training metrics and, by the
-            examples it processed, its weight.
+        phases: The phases, in order. The last one yields the client's training metrics. The number
+            of examples that it processes is the client's weight.
         local_variables: `none`; `rebuilt` from their initial value in every round; or `kept` by
-            the client, from round to round.
+            the client from round to round.
         weighting: Weight of a client's update: `num_examples` of the last phase, or `uniform`.
         max_update_norm: Bound on the Euclidean norm of a client's whole update, which is scaled
             down to it; None for no bound. States are no part of the update.
-        max_local_update_norm: The same of what a round changes in the local variables that a client
-            keeps, but for states.
-        personal: The copies of global variables that a client has for itself, or None.
-        assignments: What is made of states after the phases, all of it from what they were before.
-        server_remembers: Whether the server adds to each mean update the sum of all clients'
-            updates so far over the number of all clients, of variables with a personal state
-            (FedDyn).
-        trains: Whether there are rounds. Where there are none, nothing is ever sent: the phases are
-            what a client does with the initial weights before it predicts.
+        max_local_update_norm: Bound on the Euclidean norm of a round's change of the local
+            variables that a client keeps, except states.
+        personal: A client's personal copies of global variables, or None.
+        assignments: Assignments of states after the phases; all use the states before the round.
+        server_has_memory: Whether the server adds to each mean update the sum of all clients'
+            updates so far, divided by the number of all clients, for variables with a personal
+            state (FedDyn).
+        trains: Whether there are rounds. Without rounds nothing is ever sent: each client runs the
+            phases on the initial weights before it predicts.
         rebuilding: How a client that has kept nothing builds its local variables before it
-            predicts, see `personalization`; None: as the phases train them.
+            predicts, see `personalization`; None to build them as the phases train them.
 
     Examples:
-        What `fed_recon` does: a client rebuilds what is local, and trains what is global from it.
+        The phases of `fed_recon`: a client rebuilds local variables, then trains global ones.
 
         >>> sgd = tf.keras.optimizers.SGD(0.1)
         >>> rebuilding = fp.GradientPhase("local", "support", sgd, epochs=5)
         >>> training = fp.GradientPhase("global", "query", sgd)
-        >>> algorithm = fp.Algorithm("own", (rebuilding, training), local_variables="rebuilt")
+        >>> algorithm = fp.Algorithm("mine", (rebuilding, training), local_variables="rebuilt")
         >>> algorithm.keeps, algorithm.last_phase.variables
         (False, 'global')
     """
@@ -208,9 +221,11 @@ class Algorithm:
     max_local_update_norm: float | None = None
     personal: PersonalCopies | None = None
     assignments: tuple[Assignment, ...] = ()
-    server_remembers: bool = False
+    server_has_memory: bool = False
     trains: bool = True
     rebuilding: Rebuilding | None = None
+
+    server_remembers = former.FormerAttribute("server_has_memory")
 
     def __post_init__(self):
         check_positive(self, "max_update_norm", "max_local_update_norm")
@@ -219,39 +234,43 @@ class Algorithm:
         if not self.phases or not isinstance(self.phases[-1], GradientPhase):
             raise ValueError(f"Algorithm {self.name!r}: the last phase must be a GradientPhase.")
         if self.personal and self.local_variables == "none":
-            raise ValueError(f"Algorithm {self.name!r}: personal copies are rebuilt or kept.")
+            raise ValueError(
+                f"Algorithm {self.name!r}: with personal copies, local_variables must be 'rebuilt' "
+                "or 'kept'."
+            )
         choices = [phase for phase in self.phases if isinstance(phase, ChoicePhase)]
         if choices and (len(choices) > 1 or self.personal or self.local_variables == "none"):
             raise ValueError(
-                f"Algorithm {self.name!r}: a ChoicePhase is the only one, goes with no personal "
-                "copies, and makes a choice that is rebuilt or kept."
+                f"Algorithm {self.name!r}: there can be one ChoicePhase, without personal copies, "
+                "and local_variables must be 'rebuilt' or 'kept'."
             )
         self._check_states()
 
     def _check_states(self) -> None:
-        """Raises a ValueError where a phase or an assignment asks for a state that there is not."""
-        own = self.personal
-        has = {"personal": bool(own and own.role == "state")}
-        has["server"] = bool(own and own.has_server_state)
-        if any(isinstance(phase, BlendPhase) for phase in self.phases) and not (own and own.blends):
+        """Raises a ValueError if a phase or an assignment requires a missing state."""
+        copies = self.personal
+        has = {"personal": bool(copies and copies.role == "state")}
+        has["server"] = bool(copies and copies.has_server_state)
+        has_blend_phase = any(isinstance(phase, BlendPhase) for phase in self.phases)
+        if has_blend_phase and not (copies and copies.blends):
             raise ValueError(f"Algorithm {self.name!r}: a BlendPhase needs PersonalCopies(blends).")
-        if self.server_remembers and not has["personal"]:
+        if self.server_has_memory and not has["personal"]:
             raise ValueError(
-                f"Algorithm {self.name!r}: server_remembers needs PersonalCopies(role='state')."
+                f"Algorithm {self.name!r}: server_has_memory needs PersonalCopies(role='state')."
             )
-        asked = [term for phase in self.phases for term in getattr(phase, "corrections", {})]
+        required = [term for phase in self.phases for term in getattr(phase, "corrections", {})]
         for one in self.assignments:
-            asked += [one.of, *(term for term in one.terms if term in has)]
-        for term in asked:
+            required += [one.of, *(term for term in one.terms if term in has)]
+        for term in required:
             if not has[term]:
                 raise ValueError(
-                    f"Algorithm {self.name!r}: it has no {term} state; give it "
+                    f"Algorithm {self.name!r} has no {term} state; give it "
                     "PersonalCopies(role='state', has_server_state=...)."
                 )
 
     @property
     def last_phase(self) -> GradientPhase:
-        """The phase that gives the metrics and the weight."""
+        """The phase that yields the client's metrics and weight."""
         phase = self.phases[-1]
         assert isinstance(phase, GradientPhase)
         return phase
@@ -263,15 +282,15 @@ class Algorithm:
 
     @property
     def choice(self) -> ChoicePhase | None:
-        """The phase by which a client chooses or weighs the server's models, or None."""
+        """The phase that chooses or weights the server's models, or None."""
         return next((phase for phase in self.phases if isinstance(phase, ChoicePhase)), None)
 
-    def finetuning(self, given: Sequence[Phase] = ()) -> tuple[Phase, ...]:
-        """Returns what a client does before it predicts: what is given, or, without rounds, all."""
-        return tuple(given) or (() if self.trains else self.phases)
+    def finetuning(self, requested: Sequence[Phase] = ()) -> tuple[Phase, ...]:
+        """Returns the phases before a prediction: the requested ones or, without rounds, all."""
+        return tuple(requested) or (() if self.trains else self.phases)
 
     def prepare(self, model: PartitionedModel) -> PartitionedModel:
-        """Returns a model with the personal copies or clusters that the algorithm asks for."""
+        """Returns a model with the personal copies or clusters that the algorithm requires."""
         if self.choice is not None and not model.num_clusters:
             from fedpersonal.model.clusters import ClusteredModel
 
@@ -287,15 +306,15 @@ class Algorithm:
             return model
         from fedpersonal.model.personal import PersonalModel
 
-        own = self.personal
+        copies = self.personal
         return PersonalModel(
             model,
-            own.layers,
-            mixing=own.mixing,
-            replaces=own.are_sent,
-            role=own.role,
-            has_server_state=own.has_server_state,
-            blends=own.blends,
+            copies.layers,
+            mixing=copies.mixing,
+            replaces=copies.are_sent,
+            role=copies.role,
+            has_server_state=copies.has_server_state,
+            blends=copies.blends,
         )
 
     def at_round(self, round_number: tf.Tensor) -> Algorithm:
@@ -307,7 +326,7 @@ class Algorithm:
         def at_rate(optimizer: AnyOptimizer) -> AnyOptimizer:
             if not isinstance(optimizer, ScheduledOptimizer):
                 return optimizer
-            # One for each, since equal optimizers step together.
+            # One object per original optimizer: variables with equal optimizers step together.
             return scheduled.setdefault(id(optimizer), optimizer.at_round(round_number))
 
         phases: list[Phase] = []
@@ -325,11 +344,11 @@ class Algorithm:
         return dataclasses.replace(self, phases=tuple(phases))
 
     def shuffle(self, when: str, *, batch_size: int, seed: int) -> Shuffle | None:
-        """Returns what draws the orders in which clients take their examples; None for none.
+        """Returns the shuffle that orders clients' examples in a round; None for none.
 
         Args:
-            when: `never`, `rounds` or `epochs`, as of `Trainer`.
-            batch_size: Examples of a batch.
+            when: `never`, `rounds` or `epochs`, as in `Trainer`.
+            batch_size: Examples per batch.
             seed: The run's seed.
         """
         check_choice(f"Algorithm {self.name!r}", "shuffle", when, SHUFFLES)
@@ -347,12 +366,12 @@ class Algorithm:
         return Shuffle(tuple(passes), when == "epochs", batch_size, seed) if passes else None
 
     def stateless_twin(self) -> Algorithm:
-        """Returns the same phases with local variables that start afresh in every round."""
+        """Returns the same phases with local variables that are rebuilt in every round."""
         return dataclasses.replace(self, name=f"{self.name}_stateless", local_variables="rebuilt")
 
     @property
     def touched_data(self) -> str:
-        """The part of a client's data whose lookups the algorithm needs rows of its own for."""
+        """The part of a client's data for whose lookups the client needs its copies of rows."""
         if self.personal is not None:
             return "all"
         moving = [p for p in self.phases if p.variables != "local"]
@@ -363,47 +382,48 @@ class Algorithm:
     def personalization(self, model: PartitionedModel) -> tuple[Phase, ...]:
         """Returns the phases by which a client that has kept nothing builds its local variables.
 
-        With `rebuilding`, a choice among the server's models comes first. Local variables of the
-        Keras model follow, by its phase; then personal copies, together with them: in the phases
-        that train copies, with the optimizer, epochs and steps of `rebuilding`.
+        With `rebuilding`, a choice among the server's models comes first. The phase of `rebuilding`
+        then builds the Keras model's local variables. Finally the phases that train personal copies
+        build the copies together with the local variables, with the optimizer, epochs and steps of
+        `rebuilding`.
 
         Without `rebuilding`, clients build local variables as they train them: by the phases that
-        move local variables alone (FedRep's head); or, where the algorithm trains both kinds
-        together (FURL, FedPer), by those phases restricted to the local variables, with the same
-        optimizers and as many epochs, without looking ahead.
+        move only local variables (FedRep's head). If the algorithm trains local and global
+        variables together (FURL, FedPer), it is by those phases restricted to the local variables,
+        with the same optimizers and as many epochs, without looking ahead.
 
         Args:
             model: The model that evaluation applies, with its personal copies or clusters.
         """
-        trained = self._training_of_local(model)
+        training = self._local_training_phases(model)
         if self.rebuilding is None:
-            return trained
+            return training
         names = tuple(v.name for v in model.base.local_variables)
         phases = (self.rebuilding.phase,) if names else ()
         if self.personal:
             phases = tuple(restrict(phase, names) for phase in phases)
-            # A user's vector is of its personal model, too.
+            # A user vector is part of the personal model, too.
             local: str | tuple[str, ...] = "personal"
             if names:
                 local = tuple(v.name for v in model.local_variables)
-            steps = [phase for phase in trained if isinstance(phase, GradientPhase)]
-            phases += tuple(self.rebuilding.of_copies(phase, local) for phase in steps)
+            steps = [phase for phase in training if isinstance(phase, GradientPhase)]
+            phases += tuple(self.rebuilding.copy_rebuilding_phase(phase, local) for phase in steps)
         return (self.choice, *phases) if self.choice else phases
 
-    def _training_of_local(self, model: PartitionedModel) -> tuple[Phase, ...]:
-        """Returns the phases as they train local variables alone."""
+    def _local_training_phases(self, model: PartitionedModel) -> tuple[Phase, ...]:
+        """Returns the phases, restricted to local variables."""
         if self.local_variables == "none":
             return ()
-        # A copy that starts at what was sent has nothing to blend.
+        # A copy that starts at the server's values has nothing to blend.
         phases = [phase for phase in self.phases if not isinstance(phase, BlendPhase)]
         moving = [[v for v in model.variables if phase.moves(v)] for phase in phases]
-        alone = [p for p, own in zip(phases, moving) if own and all(v.is_local for v in own)]
-        if alone:
-            return tuple(alone)
+        local_only = [p for p, vs in zip(phases, moving) if vs and all(v.is_local for v in vs)]
+        if local_only:
+            return tuple(local_only)
         restricted = []
-        for phase, own in zip(phases, moving):
-            names = tuple(v.name for v in own if v.is_local)
-            # A ridge phase moves local variables alone.
+        for phase, moved in zip(phases, moving):
+            names = tuple(v.name for v in moved if v.is_local)
+            # A ridge phase moves local variables only, and has been returned above.
             if names and isinstance(phase, GradientPhase):
                 is_all = len(names) == len(model.local_variables)
                 variables: str | tuple[str, ...] = "local" if is_all else names
@@ -412,3 +432,8 @@ class Algorithm:
                     dataclasses.replace(phase, variables=variables, proximal=pull, ahead=None)
                 )
         return tuple(restricted)
+
+
+Algorithm.__init__ = former.renamed_arguments(  # type: ignore[method-assign]
+    server_remembers="server_has_memory"
+)(Algorithm.__init__)

@@ -1,12 +1,12 @@
-"""A personal model and the shared one, mixed as each client needs it.
+"""A mixture of a personal model and the shared one, with an adaptive weight for each client.
 
 Deng et al., "Adaptive Personalized Federated Learning", 2020 (arXiv 2003.13461), Algorithm 1: at
-each step, on the same batch, a client moves its copy w of the shared model on w's loss, and its own
-model v, with w fixed, on the loss of the mixture alpha * v + (1 - alpha) * w, with which it
-predicts. Adaptive alpha follows that loss, too, by a gradient step beside each of v's, and is held
-between 0 and 1.
+each step, a client makes two updates on the same batch. It moves its copy w of the shared model on
+w's loss. It moves its personal model v, with w fixed, on the loss of the mixture alpha * v +
+(1 - alpha) * w, with which it predicts. Adaptive alpha takes a gradient step on that loss with each
+step of v, and is kept between 0 and 1.
 
-Departures: alpha has a learning rate of its own.
+Departures: alpha has a separate learning rate.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from fedpersonal.optimizers import optimizer
 from fedpersonal.options import option
 
 
-class Apfl(Method, name="apfl", title="APFL", reads=KeepingOptions, local_variables="kept"):
-    """What a client of APFL does."""
+class Apfl(Method, name="apfl", title="APFL", extra_options=KeepingOptions, local_variables="kept"):
+    """APFL: one phase moves the shared model, the personal model v and alpha."""
 
     copies = PersonalCopies(mixing=0.5)
-    mixing: float = option(0.5, "apfl: where a client's alpha starts.", at_least=0, at_most=1)
+    mixing: float = option(0.5, "apfl: initial value of a client's alpha.", at_least=0, at_most=1)
     alpha = optimizer(
-        "mixing", 0.01, "apfl: SGD rate of alpha; 0: fixed.", at_least=0, stand_in=True
+        "mixing", 0.01, "apfl: SGD rate of alpha; 0: fixed.", at_least=0, is_optional=True
     )
 
     def phases(self) -> tuple[Phase, ...]:
-        """Returns the one phase, in which the shared model, v and alpha move."""
+        """Returns the one phase, which moves the shared model, v and alpha."""
         others = {"local": self.optimizer("local"), MIXING: self.optimizer("mixing")}
         return (self.phase(optimizers={name: o for name, o in others.items() if o}),)
 
     def personal(self) -> PersonalCopies:
-        """Returns the client's own model v, and alpha."""
+        """Returns the personal model v, and alpha."""
         return PersonalCopies(mixing=self.mixing)
 
 

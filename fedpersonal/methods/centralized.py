@@ -1,9 +1,9 @@
-"""Training without federation: one server that holds everybody's data.
+"""Training without federation: one server that holds all clients' data.
 
 The baselines of the papers' tables (Singhal et al., Table 1; Bui et al., Table 2).
 
-Departures: a round takes as many examples as a federated one does on average, so that rounds mean
-the same for both.
+Departures: a round takes as many examples as a federated round does on average, so that rounds are
+comparable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedpersonal.methods.phases import Phase
 class Centralized(
     Method, name="centralized", title="Centralized", is_federated=False, server_optimizer="sgd"
 ):
-    """What a server does with everybody's data."""
+    """Training of a server on all clients' data."""
 
     def phases(self) -> tuple[Phase, ...]:
         """Returns the server's epochs."""
@@ -26,11 +26,11 @@ class CentralizedPersonalized(
     Centralized,
     name="centralized_personalized",
     title="Centralized + user embeddings",
-    reads=KeepingOptions,
-    needs=("table",),
+    extra_options=KeepingOptions,
+    required_layers=("table",),
     has_table=True,
 ):
-    """The same with a learning rate of its own for users' embeddings."""
+    """Centralised training with a separate learning rate for users' embeddings."""
 
     def phases(self) -> tuple[Phase, ...]:
         """Returns the server's epochs."""

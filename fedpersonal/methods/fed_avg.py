@@ -1,8 +1,9 @@
 """Federated averaging of a fully global model.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-AISTATS 2017. Its personalised rivals train alike and fine-tune each client's copy afterwards; in a
-program, `fp.Trainer(..., finetuning=[fp.GradientPhase("all", "all", sgd, epochs=5)])` does so.
+AISTATS 2017. Its personalised variants train in the same way and fine-tune each client's copy
+afterwards. In a program, pass
+`fp.Trainer(..., finetuning=[fp.GradientPhase("all", "all", sgd, epochs=5)])`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from fedpersonal.methods.method import Method, RebuildingOptions
 
 
 class FedAvg(Method, name="fed_avg", title="FedAvg", server_optimizer="sgd"):
-    """What a client of FedAvg does: it moves all variables on all of its data."""
+    """FedAvg: one phase moves all variables on all of a client's data."""
 
 
 FedAvgFinetuning = FedAvg.finetuned(server_optimizer=None)
@@ -22,13 +23,13 @@ class EmbeddingFinetuning(
     FedAvg,
     name="embedding_finetuning",
     title="FedAvg + fine-tuning of embeddings",
-    trains_as="fed_avg",
-    reads=RebuildingOptions,
+    same_rounds_as="fed_avg",
+    extra_options=RebuildingOptions,
     finetunes="embedding",
     server_optimizer=None,
 ):
-    """FedAvg, and fine-tuning of a part at the rates of a reconstruction."""
+    """FedAvg, then fine-tuning of the embedding with the options of a reconstruction."""
 
 
-# `optimizers` are others than the client's for some layers, by name; `proximal` is FedProx' weight.
+# `optimizers` replace the client's for single layers, by name; `proximal` is FedProx' weight.
 fed_avg = constructor(FedAvg, optimizers=None, proximal=0.0)

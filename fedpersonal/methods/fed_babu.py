@@ -1,8 +1,8 @@
-"""A body trained around a head that nobody trains until each client fine-tunes its own copy.
+"""A body trained with a fixed head; clients fine-tune both before they predict.
 
 Oh et al., "FedBABU: Toward Enhanced Representation for Federated Image Classification", ICLR 2022
-(arXiv 2106.06042), Algorithm 1: clients move the body alone, the head stays as it was drawn; before
-it predicts, a client fine-tunes the whole model.
+(arXiv 2106.06042), Algorithm 1: clients train the body, while the head keeps its random initial
+values. Before it predicts, a client fine-tunes its copy of the whole model.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ class FedBabu(
     Method,
     name="fed_babu",
     title="FedBABU",
-    reads=FinetuningOptions,
-    needs=("head",),
+    extra_options=FinetuningOptions,
+    required_layers=("head",),
     finetunes="all",
 ):
-    """What a client of FedBABU does."""
+    """FedBABU: one phase moves the body."""
 
     def phases(self) -> tuple[Phase, ...]:
         """Returns the phase of the body."""

@@ -1,15 +1,15 @@
-"""A regulariser that each client bends, so that local optima agree with the global one.
+"""A dynamic regulariser for each client, which aligns local optima with the global one.
 
 Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021 (arXiv 2111.04263),
-Algorithm 1: a client minimises its loss - <g, w> + alpha / 2 times the squared distance from what
-the server sent, and then moves g by -alpha times the distance. The server adds to the mean of
-clients' models -h / alpha, where h sums up, over rounds, -alpha times the distances over the number
-of all clients.
+Algorithm 1: a client minimises its loss - <g, w> + alpha / 2 times the squared distance from the
+shared weights, and then moves g by -alpha times the distance. The server adds -h / alpha to the
+mean of clients' models. Here h is the sum over rounds and clients of -alpha times the distances,
+divided by the number of all clients.
 
 Departures: the mean is weighted by examples unless `weighting` is `uniform`. `max_update_norm`
-bounds the update of the model, and not what moves g and h. All clients are those that may be
-drawn: `min_examples` leaves the others out, while a client that is late in every round counts with
-distances of 0. Rows of tables that are one client's each have no g.
+bounds the update of the model, but not the changes of g and h. "All clients" are those that can be
+sampled: `min_examples` excludes the others, while a client that is late in every round counts with
+distances of 0. Per-client rows of tables have no g.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class FedDyn(
     local_variables="kept",
     copies=PersonalCopies(role="state"),
     server_optimizer="sgd",
-    server_remembers=True,
+    server_has_memory=True,
 ):
-    """What a client of FedDyn does. The paper's server has SGD of rate 1."""
+    """FedDyn: one regularised phase. The paper's server optimizer is SGD of rate 1."""
 
     feddyn_alpha: float = option(0.1, "fed_dyn: weight alpha of the dynamic regulariser.", above=0)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Returns the one phase, pulled to what was sent and corrected by g."""
+        """Returns the one phase, pulled towards the shared weights and corrected by g."""
         return (self.phase("global", proximal=self.feddyn_alpha, corrections={"personal": -1.0}),)
 
     def assignments(self) -> tuple[Assignment, ...]:
-        """Returns the client's g, from which the distance is taken alpha times."""
+        """Returns the assignment of the client's g, which subtracts alpha times the distance."""
         terms = {"personal": 1.0, "shared": -self.feddyn_alpha, "sent": self.feddyn_alpha}
         return (Assignment("personal", terms),)
 

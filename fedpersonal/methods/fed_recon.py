@@ -5,7 +5,7 @@ Singhal et al., "Federated Reconstruction: Partially Local Federated Learning", 
 with the global ones frozen; then the global ones are updated on the query set with the local ones
 frozen.
 
-Departures: exact (ridge) reconstruction is an addition of ours; section 4 leaves R open.
+Departures: exact (ridge) reconstruction is our addition; section 4 leaves R open.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from fedpersonal.options import option
 
 
 class FedReconOptions(ClientOptions, RebuildingOptions, SplitOptions):
-    """What a client of FedRecon does."""
+    """Options of FedRecon."""
 
     growing_reconstruction: bool = option(
-        False, "Round n, from 1, makes at most n of the --reconstruction_epochs; evaluation all."
+        False,
+        "Round n, counted from 1, makes at most n of the --reconstruction_epochs; evaluation makes "
+        "all.",
     )
-    joint_training: bool = option(False, "Move local variables in the update phase too.")
+    joint_training: bool = option(False, "Also move local variables in the update phase.")
 
     def split_options(self) -> dict[str, Any]:
-        """Returns how clients' batches are split, as `split_support_query` takes it."""
+        """Returns the arguments of `split_support_query`."""
         return {"split": self.support_query_split, "support_share": self.support_share}
 
 
@@ -42,11 +44,11 @@ class FedRecon(
     Method,
     name="fed_recon",
     title="FedRecon",
-    reads=FedReconOptions,
+    extra_options=FedReconOptions,
     local_variables="rebuilt",
-    local_part="own",
+    local_part="default_local",
 ):
-    """What a client of FedRecon does: R on the support set, U on the query set (section 4)."""
+    """FedRecon: reconstruction R on the support set, update U on the query set (section 4)."""
 
     def phases(self) -> tuple[Phase, ...]:
         """Returns the two phases.

@@ -1,8 +1,8 @@
 """A shared representation and local heads, trained in turn.
 
 Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021
-(arXiv 2102.07078), Algorithm 1: steps on the client's own head with the representation frozen, then
-steps on the representation with the head frozen.
+(arXiv 2102.07078), Algorithm 1: steps on the local head with the representation frozen, then steps
+on the representation with the head frozen.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ class FedRep(
     Method,
     name="fed_rep",
     title="FedRep",
-    reads=KeepingOptions,
+    extra_options=KeepingOptions,
     local_variables="kept",
     local_part="head",
 ):
-    """What a client of FedRep does."""
+    """FedRep: a phase of the head, then one of the representation."""
 
     local_only_epochs: int = option(
-        1, "Passes that move the local variables alone, before the others.", at_least=0
+        1, "Passes that move only the local variables, before the global ones move.", at_least=0
     )
 
     def phases(self) -> tuple[Phase, ...]:

@@ -4,9 +4,9 @@ Silva et al., "FedPerC: Federated Learning for Language Generation with Personal
 Preference Embeddings", EACL Findings 2023, Algorithm 1 with a frozen base. Algorithm 2 is the same
 phase on the generators' layers.
 
-Departures: the base is a small GPT-2, pretrained here, where the paper has DistilGPT2. Generators
-read other texts of the user once, before; the paper's move the embeddings with each token of the
-text that is predicted.
+Departures: the base is a small GPT-2, pretrained here; the paper has DistilGPT2. Generators read
+other texts of the user once, beforehand; those of the paper update the embeddings with each token
+of the predicted text.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from fedpersonal.methods.phases import Phase
 
 
 class FedPercOptions(RebuildingOptions, FinetuningOptions):
-    """What a client of FedPerC does before it predicts."""
+    """Options of FedPerC before a client predicts."""
 
 
 class FedPerc(
     FedProx,
-    trains_as="fedperc",
+    same_rounds_as="fedperc",
     title="FedPerC",
-    reads=FedPercOptions,
+    extra_options=FedPercOptions,
     defaults={"weighting": "uniform"},
     local_variables="kept",
 ):
-    """What a client of FedPerC and its baselines does."""
+    """FedPerC and its baselines: one phase."""
 
     moving: ClassVar[str | tuple[str, ...]] = "all"
 
     def phases(self) -> tuple[Phase, ...]:
-        """Returns the one phase, which holds on to the shared variables."""
+        """Returns the one phase, with a proximal term on the shared variables."""
         return (self.phase(self.moving, proximal=self.proximal),)
 
 
@@ -48,15 +48,15 @@ _fedperc = constructor(FedPerc, local_epochs=10, max_local_steps=10, proximal=1.
 
 
 def fedperc(*, layers: Sequence[str] | None = None, **options: Any) -> Algorithm:
-    """Returns the one phase of FedPerC.
+    """Returns the algorithm of FedPerC, which has one phase.
 
-    All embeddings have the `client_optimizer`, such as Adam. There are `local_epochs` over what a
-    client has drawn for the round, and at most `max_local_steps`, K of the paper; `proximal` is the
-    weight of FedProx' term, and `weighting` is `uniform` as in the paper.
+    The `client_optimizer`, such as Adam, moves all embeddings. A round makes `local_epochs` passes
+    over the examples that a client has sampled, and at most `max_local_steps` steps, K in the
+    paper. `proximal` is the weight of FedProx' term, and `weighting` is `uniform` as in the paper.
 
     Args:
         layers: The layers that move, or None for all that are not frozen.
-        **options: The others.
+        **options: The other options.
     """
     algorithm = _fedperc(**options)
     moving: str | tuple[str, ...] = "all" if layers is None else tuple(layers)
@@ -64,8 +64,8 @@ def fedperc(*, layers: Sequence[str] | None = None, **options: Any) -> Algorithm
     return dataclasses.replace(algorithm, phases=(phase,))
 
 
-_taken = inspect.signature(_fedperc)
+_signature = inspect.signature(_fedperc)
 _layers = inspect.signature(fedperc).parameters["layers"]
-fedperc.__signature__ = _taken.replace(  # type: ignore[attr-defined]
-    parameters=[*_taken.parameters.values(), _layers]
+fedperc.__signature__ = _signature.replace(  # type: ignore[attr-defined]
+    parameters=[*_signature.parameters.values(), _layers]
 )

@@ -1,11 +1,10 @@
 """Federated User Representation Learning.
 
-Bui et al., "Federated User Representation Learning", 2019 (arXiv 1909.12535), section 3.5: private
-variables, such as a user's embedding, are kept by the user and trained jointly with the federated
-ones.
+Bui et al., "Federated User Representation Learning", 2019 (arXiv 1909.12535), section 3.5: each
+user keeps local variables, such as a user embedding, and trains them jointly with the global ones.
 
-Departures: local variables may have an optimizer of their own, and a bound on what a round changes
-in them; users who took no part rebuild them, where the paper has no method for them.
+Departures: local variables may have a separate optimizer, and a bound on their change in a round.
+Unseen users rebuild them; the paper has no procedure for unseen users.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ class Furl(
     Method,
     name="furl",
     title="FURL",
-    reads=KeepingOptions,
+    extra_options=KeepingOptions,
     local_variables="kept",
     local_part="embedding",
 ):
-    """What a client of FURL does: it moves all variables, jointly, on all of its data."""
+    """FURL: one phase moves all variables, jointly, on all of a client's data."""
 
     def phases(self) -> tuple[Phase, ...]:
-        """Returns the one phase; local variables may have an optimizer of their own."""
+        """Returns the one phase; local variables may have a separate optimizer."""
         local = self.optimizer("local")
         return (self.phase(optimizers={"local": local} if local else {}),)
 

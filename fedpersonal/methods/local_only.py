@@ -1,9 +1,8 @@
-"""Local training alone: each client trains a model of its own, and nothing is ever sent.
+"""Local training: each client trains a separate model, and nothing is ever sent.
 
-There are no rounds. Every client starts from the same initial weights and trains all of them on
-what it has before it predicts. A command chooses on the validation clients how many passes it
-makes: a fixed number, such as that of fine-tuning, would be too few for a model from scratch, or
-too many.
+There are no rounds. Every client starts from the same initial weights and trains all of them on its
+data before it predicts. A command chooses the number of passes on the validation clients. A fixed
+number, such as that of fine-tuning, would be too small or too large for a model from scratch.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ class LocalOnly(
     Method,
     name="local_only",
     title="Local training",
-    reads=FinetuningOptions,
+    extra_options=FinetuningOptions,
     finetunes="all",
     trains=False,
 ):
-    """What a client does by itself."""
+    """Local training without a server."""
 
     standalone_epochs: int = option(
         0,
-        "local_only: passes over a client's examples before it predicts; 0: as many as validate "
-        "best.",
+        "local_only: passes over a client's examples before it predicts; 0: the number that "
+        "validates best.",
         at_least=0,
     )
 
     def adaptation(self) -> tuple[Phase, ...]:
-        """Returns the training of a client's model; a single pass until the passes are chosen."""
-        moves = self.optimizer("finetuning", kind_of="client")
+        """Returns the phase that trains a client's model: one pass until the number is chosen."""
+        moves = self.optimizer("finetuning", kind_from="client")
         return (GradientPhase("all", "all", moves, self.standalone_epochs or 1),)
 
     def algorithm(self) -> Algorithm:
-        """Returns what a client does before it predicts."""
+        """Returns the algorithm of a client's training before it predicts."""
         return Algorithm(
             self.name,
             self.phases(),

@@ -1,12 +1,12 @@
-"""A shared model from which one step leads far: FedAvg for meta-learning.
+"""FedAvg for meta-learning: a shared model that one gradient step adapts well to a client.
 
 Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach", NeurIPS 2020 (arXiv 2002.07948), Algorithm 1 with the first-order gradient
-(FO): each local step takes the gradient of a batch of the query set where a step on a batch of the
-support set leads. Before it predicts, a client takes such a step.
+(FO): each local step first takes an inner step on a batch of the support set, and then uses the
+gradient there of a batch of the query set. Before it predicts, a client takes an inner step.
 
-Departures: of the paper's approximations the first-order one alone, without Hessians; a client may
-take several steps before it predicts.
+Departures: only the paper's first-order approximation, without Hessians. A client may take several
+steps before it predicts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fedpersonal.options import option
 
 
 class PerFedAvg(
-    Method, name="per_fed_avg", title="Per-FedAvg", reads=SplitOptions, finetunes="all"
+    Method, name="per_fed_avg", title="Per-FedAvg", extra_options=SplitOptions, finetunes="all"
 ):
-    """What a client of Per-FedAvg does."""
+    """Per-FedAvg: one phase whose steps look ahead."""
 
-    adapting = optimizer("adaptation", 0.01, "per_fed_avg: SGD rate alpha of the step that adapts.")
+    adapting = optimizer("adaptation", 0.01, "per_fed_avg: SGD rate alpha of the inner step.")
     adaptation_steps: int = option(
-        1, "per_fed_avg: such steps of a client before it predicts.", at_least=1
+        1, "per_fed_avg: inner steps of a client before it predicts.", at_least=1
     )
 
     def phases(self) -> tuple[Phase, ...]:
@@ -36,7 +36,7 @@ class PerFedAvg(
         return (self.phase("all", query, ahead=ahead),)
 
     def adaptation(self) -> tuple[Phase, ...]:
-        """Returns what a client does before it predicts."""
+        """Returns the phase that adapts a client's copy before it predicts."""
         steps, optimizer = self.adaptation_steps, self.optimizer("adaptation")
         return (GradientPhase("all", "all", optimizer, epochs=steps, max_steps=steps),)
 

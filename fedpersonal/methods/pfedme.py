@@ -1,12 +1,12 @@
-"""A shared model amid the personal ones: gradient descent on clients' Moreau envelopes.
+"""A shared model trained by gradient descent on the Moreau envelopes of clients' losses.
 
 T. Dinh et al., "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020 (arXiv
-2006.08848), Algorithm 1: on each batch, K steps from w lead to theta, near the minimum of the loss
-+ lambda / 2 |theta - w|^2; then w moves by -eta * lambda * (w - theta). The server's beta is its
-learning rate. A client predicts with its theta(w), to which steps of the same kind lead, as many
-as --finetuning_epochs has.
+2006.08848), Algorithm 1: on each batch, K steps from w yield theta, near the minimum of the loss
++ lambda / 2 |theta - w|^2. Then w moves by -eta * lambda * (w - theta). The server's learning rate
+is beta. A client predicts with its theta(w), which it reaches by steps of the same kind, for
+--finetuning_epochs.
 
-Departures: nothing is kept, where the authors' code evaluates what a client's last round has left.
+Departures: clients keep nothing; the authors' code evaluates the result of a client's last round.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from fedpersonal.optimizers import optimizer
 from fedpersonal.options import option
 
 
-class PFedMe(Method, name="pfedme", title="pFedMe", reads=FinetuningOptions, finetunes="all"):
-    """What a client of pFedMe does; SGD at `outer_learning_rate` is its client optimizer."""
+class PFedMe(
+    Method, name="pfedme", title="pFedMe", extra_options=FinetuningOptions, finetunes="all"
+):
+    """pFedMe: one phase moves w. The client optimizer is SGD at `outer_learning_rate`."""
 
-    envelope: float = option(15.0, "pfedme: weight lambda of theta's pull to w.", above=0)
+    envelope: float = option(15.0, "pfedme: weight lambda of theta's pull towards w.", above=0)
     inner = optimizer("inner", 0.01, "pfedme: SGD rate of theta.")
     inner_steps: int = option(5, "pfedme: steps K of theta on a batch.", at_least=1)
     outer = optimizer(
         "outer",
         0.01,
         "pfedme: SGD rate eta of w, in place of --client_learning_rate.",
-        program="client",
+        parameter_prefix="client",
     )
 
     def phases(self) -> tuple[Phase, ...]:
@@ -37,7 +39,7 @@ class PFedMe(Method, name="pfedme", title="pFedMe", reads=FinetuningOptions, fin
         return (self.phase(optimizer=self.optimizer("outer"), ahead=ahead),)
 
     def adaptation(self) -> tuple[Phase, ...]:
-        """Returns what leads a client to its theta(w) before it predicts."""
+        """Returns the phase that computes a client's theta(w) before it predicts."""
         work = self.finetuning_epochs, self.bound("max_finetuning_steps")
         pull = self.envelope
         return (GradientPhase("all", "all", self.optimizer("inner"), *work, proximal=pull),)

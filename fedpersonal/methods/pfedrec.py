@@ -1,12 +1,12 @@
-"""A score function of each client's own, and item embeddings that each client makes its own.
+"""A local score function, and item embeddings that each client adapts.
 
 Zhang et al., "Dual Personalization on Federated Recommendation", IJCAI 2023 (arXiv 2301.08143),
-Algorithm 1: a client trains its score function, which it keeps, with the items' embeddings as sent;
-then these, with the score function as it is now. The server averages the embeddings. A client
-predicts with those that its own last step has made of what was sent.
+Algorithm 1: a client first trains its score function, which it keeps, with the item embeddings that
+the server sent. It then trains the embeddings with the new score function. The server averages the
+embeddings. A client predicts with the embeddings that it trained last.
 
-Departures: that step is made again before a client predicts, from what the server has sent by then.
-So a client keeps its score function alone, where the authors' code keeps a table of items, too.
+Departures: a client trains the embeddings again before it predicts, from the latest ones of the
+server. It therefore keeps only its score function; the authors' code also keeps a table of items.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from fedpersonal.methods.phases import Phase
 
 
 class PFedRec(FedRep, name="pfedrec", title="PFedRec", local_part="head", finetunes="global"):
-    """What a client of PFedRec does, for a model whose score function is local."""
+    """PFedRec: FedRep for a model whose score function is local."""
 
     def adaptation(self) -> tuple[Phase, ...]:
-        """Returns the second phase, which a client runs again, on a copy of its own."""
+        """Returns the second phase, which a client runs again before it predicts."""
         return self.phases()[1:]
 
 
-# Before a client predicts, it runs the second phase again: give that as `finetuning`.
+# A client runs the second phase again before it predicts: pass that phase as `finetuning`.
 pfedrec = constructor(PFedRec)

@@ -1,4 +1,4 @@
-"""The phases of an algorithm: which variables move, on which data, for how long, by which rule."""
+"""The phases of an algorithm. Each says which variables move, on which data, how long and how."""
 
 from __future__ import annotations
 
@@ -17,44 +17,45 @@ if TYPE_CHECKING:
     from fedpersonal.model.variables import VariableSpec
     from fedpersonal.optimizers import AnyOptimizer
 
-# Options describe a phase before anything slow is imported.
+# Options describe a phase before any slow import.
 
 VARIABLES = ("global", "local", "all", "personal")
 # The states that correct gradients: the client's and the server's.
 STATES = ("personal", "server")
-# Over whom the server takes the mean of updates of one of several models.
+# The clients over which the server averages the updates of one of several models.
 MEANS = ("cluster", "cohort")
 
 
-def check_least(owner: object, **bounds: int) -> None:
-    """Raises a ValueError unless an object's attributes are None or at least as large."""
+def check_least(instance: object, **bounds: int) -> None:
+    """Raises a ValueError unless each attribute is None or at least its bound."""
     for name, least in bounds.items():
-        value = getattr(owner, name)
+        value = getattr(instance, name)
         if value is not None and not value >= least:
-            kind = type(owner).__name__
+            kind = type(instance).__name__
             raise ValueError(f"{kind}: {name} must be at least {least}, not {value}.")
 
 
-def check_positive(owner: object, *names: str) -> None:
-    """Raises a ValueError unless an object's attributes are None or positive."""
+def check_positive(instance: object, *names: str) -> None:
+    """Raises a ValueError unless each attribute is None or positive."""
     for name in names:
-        value = getattr(owner, name)
+        value = getattr(instance, name)
         if value is not None and not value > 0:
-            raise ValueError(f"{type(owner).__name__}: {name} must be positive, not {value}.")
+            raise ValueError(f"{type(instance).__name__}: {name} must be positive, not {value}.")
 
 
 @dataclasses.dataclass(frozen=True)
 class LookAhead:
-    """What precedes each step of a phase: steps on a copy of what moves, to look ahead from.
+    """Inner steps before each step of a phase, on a copy of the variables that move.
 
     Attributes:
-        optimizer: Takes these steps; its state starts anew each time.
-        steps: How many, all on one batch.
-        data: The part whose batches they take, one after another; None for the phase's own batch.
-        envelope: 0: the phase then steps along the loss' gradient where the copy is (Per-FedAvg,
-            first order). Above 0: lambda of the loss' Moreau envelope (pFedMe). It pulls the copy
-            to what it copies, and the phase steps along the envelope's gradient instead, lambda
-            times the distance from the copy.
+        optimizer: The optimizer of the inner steps; its state is new each time.
+        steps: Number of inner steps, all on one batch.
+        data: The part of the data whose batches the inner steps take in turn; None for the batch of
+            the phase's step.
+        envelope: 0: the phase then steps along the loss' gradient at the copy (Per-FedAvg, first
+            order). Above 0: lambda of the loss' Moreau envelope (pFedMe). It pulls the copy to the
+            copied variables. The phase then steps along the envelope's gradient, lambda times the
+            distance from the copy.
     """
 
     optimizer: AnyOptimizer
@@ -74,32 +75,34 @@ class GradientPhase:
     """Steps of an optimizer on batches of the client's data.
 
     Attributes:
-        variables: Which variables move: `global`, `local`, or `all`, jointly; or names, of layers,
-            nested layers (`encoder/head`) or single variables (`dense/bias`); or `personal`, the
-            client's `PersonalCopies`. A phase that moves these applies the model with them, and
-            one that moves them and what they copy does both, side by side; with offsets, both
-            move along the gradient of their sum.
-        data: Which batches: `support` (the even ones), `query` (the odd ones), `first_half`,
+        variables: The variables that move: `global`, `local`, or `all`, jointly; or names of
+            layers, nested layers (`encoder/head`) or single variables (`dense/bias`); or
+            `personal`, the client's `PersonalCopies`. A phase that moves personal copies applies
+            the model with them. One that moves both the copies and the copied variables applies
+            both models, one after the other. With offsets, both move along the gradient of their
+            sum.
+        data: The batches: `support` (the even ones), `query` (the odd ones), `first_half`,
             `second_half`, `all`, or one of `fedpersonal.data.splits.split_parts`.
-        optimizer: One of `tff.learning.optimizers`, or of Keras' where TFF has its counterpart,
-            which takes its place; its state starts anew in each phase.
-        optimizers: Others for some variables, by such a name, or `local` for all local ones; the
-            most specific name counts.
-        epochs: Passes over those batches.
-        max_steps: Bound on the steps of all epochs together, or None.
-        proximal: Weight mu of FedProx' term, mu / 2 times the squared distance of the global
-            variables that move from where the phase found them (Li et al., "Federated Optimization
-            in Heterogeneous Networks", 2020); and of personal copies from what the server sent (Li
-            et al., "Ditto", 2021); 0 for none.
-        ahead: What precedes each step, or None.
-        corrections: What is added to the gradients of the global variables that move: `personal`,
-            the client's state, or `server`, the server's, to its factor (SCAFFOLD).
-        grows: Whether round n, from 1, makes at most n of these passes. Outside a round, in
-            evaluation, there are all of them.
-        passes: Those of a round, int32, which `Algorithm.at_round` gives it; None for `epochs`.
+        optimizer: An optimizer of `tff.learning.optimizers`, or one of Keras that has a counterpart
+            in TFF, which replaces it. Its state is new in each phase.
+        optimizers: Other optimizers of single variables or layers, by name; `local` names all local
+            variables. The most specific name counts.
+        epochs: Passes over the batches.
+        max_steps: Bound on the number of steps of all epochs, or None.
+        proximal: Weight mu of FedProx' term, mu / 2 times the squared distance of the moving global
+            variables from their values at the start of the phase (Li et al., "Federated
+            Optimization in Heterogeneous Networks", 2020); for personal copies, from the server's
+            values (Li et al., "Ditto", 2021). 0 for none.
+        ahead: The inner steps before each step, or None.
+        corrections: States that are added to the gradients of the moving global variables, to their
+            factors: `personal`, the client's state, or `server`, the server's (SCAFFOLD).
+        grows: Whether round n, counted from 1, makes at most n of the passes. Evaluation always
+            makes all of them.
+        passes: The number of passes in a round, int32, set by `Algorithm.at_round`; None for
+            `epochs`.
 
     Examples:
-        With `model` of `PartitionedModel`'s example, whose head moves faster than a part of the
+        With `model` of `PartitionedModel`'s example, a head that moves faster than a part of the
         body:
 
         >>> slow, fast = tf.keras.optimizers.SGD(0.01), tf.keras.optimizers.SGD(0.1)
@@ -131,7 +134,7 @@ class GradientPhase:
         convert_optimizers(self, "optimizer", "optimizers")
 
     def moves(self, variable: VariableSpec) -> bool:
-        """Tells whether the phase moves a variable of a model, which is not a frozen one."""
+        """Reports whether the phase moves a variable of a model, which must not be frozen."""
         if variable.is_replaced or variable.is_state:
             return False
         if self.variables == "personal":
@@ -143,15 +146,15 @@ class GradientPhase:
 
 @dataclasses.dataclass(frozen=True)
 class RidgePhase:
-    """The local variables that minimise squared error + l2 * (their squared norm), solved exactly.
+    """An exact solution for the local variables: least squared error + l2 * (their squared norm).
 
-    For models whose output is one number an example and linear in the local variables.
+    For models whose output is one number per example and linear in the local variables.
 
     Attributes:
-        data: Which batches: `support` (the even ones), `query` (the odd ones), `first_half`,
+        data: The batches: `support` (the even ones), `query` (the odd ones), `first_half`,
             `second_half` or `all`.
         l2: Weight of the squared norm against the sum of squared errors; positive.
-        bias_l2: The same for scalar local variables (biases); None stands for `l2`.
+        bias_l2: The weight for scalar local variables (biases); None for `l2`.
     """
 
     data: str
@@ -165,23 +168,23 @@ class RidgePhase:
         check_positive(self, "l2", "bias_l2")
 
     def moves(self, variable: VariableSpec) -> bool:
-        """Tells whether the phase moves a variable of a model: the local ones, but no copies."""
+        """Reports whether the phase moves a variable of a model: local, and no personal copy."""
         return variable.is_local and not variable.is_personal
 
 
 @dataclasses.dataclass(frozen=True)
 class BlendPhase:
-    """Brings copies nearer to what the server sent, each weight as far as the client's data want.
+    """Moves each weight of personal copies towards the server's value by a learnt share.
 
-    A copy v becomes v + b * (w - v), where b is between 0 and 1, starts at 1, is kept, and takes
-    SGD steps on the loss of that blend before (Zhang et al., "FedALA", 2023, section 3). For
+    A copy v becomes v + b * (w - v). The share b is between 0 and 1, starts at 1, is kept, and
+    first takes SGD steps on the loss of that blend (Zhang et al., "FedALA", 2023, section 3). For
     `PersonalCopies` with `blends`.
 
     Attributes:
-        data: Which batches, as of `GradientPhase`.
+        data: The batches, as in `GradientPhase`.
         rate: The learning rate of b.
-        epochs: Passes over those batches.
-        max_steps: Bound on the steps of all epochs together, or None.
+        epochs: Passes over the batches.
+        max_steps: Bound on the number of steps of all epochs, or None.
     """
 
     data: str
@@ -198,35 +201,35 @@ class BlendPhase:
         check_positive(self, "rate")
 
     def moves(self, variable: VariableSpec) -> bool:
-        """Tells whether the phase moves a variable of a model: copies and their b."""
+        """Reports whether the phase moves a variable of a model: a personal copy or its b."""
         return variable.is_personal
 
 
 @dataclasses.dataclass(frozen=True)
 class ChoicePhase:
-    """Chooses the server's model of the least loss on the client's data, or weighs several.
+    """Chooses the server's model with the least loss on the client's data, or weights several.
 
-    Every global variable, or those of some layers, then has a value for each cluster, and the
-    client applies, trains and moves those of the cluster that it has chosen (Ghosh et al., "An
-    Efficient Framework for Clustered Federated Learning", 2020).
+    Each global variable, or each variable of some layers, has a value for each cluster. The client
+    applies and trains the values of the cluster that it has chosen (Ghosh et al., "An Efficient
+    Framework for Clustered Federated Learning", 2020).
 
-    With `mixes`, a client weighs all clusters, by a step of expectation and maximisation: one
-    weighs more, the likelier it makes the labels (Marfoq et al., "Federated Multi-Task Learning
-    under a Mixture of Distributions", 2021). The model then says how likely classes are on average,
-    by the weights, and each cluster is trained on the examples that suit it.
+    With `mixes`, a client gives each cluster a weight, by a step of expectation and maximisation:
+    the more likely a cluster makes the labels, the larger its weight (Marfoq et al., "Federated
+    Multi-Task Learning under a Mixture of Distributions", 2021). The model then predicts the
+    weighted mean of the clusters' probabilities, and each cluster is trained on examples weighted
+    by how well it explains them.
 
     Attributes:
-        data: Which batches, as of `GradientPhase`.
-        clusters: How many models there are.
-        layers: Of which layers or variables; none for all global ones. The others are shared by
-            all clusters.
-        mean_over: Over whom a server's model moves by the mean of clients' updates: `cluster`,
-            those who have chosen it, of which each client tells the server which it is; or
-            `cohort`, all who take part, for whom updates of what they have not chosen are 0.
-        mixes: Whether a client weighs the clusters in place of choosing one. It is for classes, as
-            `NeighboursPhase` is, for a loss that is a cross-entropy, and for a mean over the
-            `cohort`.
-        epochs: Passes over those batches, each a step of the weights.
+        data: The batches, as in `GradientPhase`.
+        clusters: Number of clusters.
+        layers: The layers or variables with a value for each cluster; empty for all global
+            variables. All clusters share the other variables.
+        mean_over: The clients whose mean update moves a cluster: `cluster`, those that have chosen
+            it, for which each client reports its choice to the server; or `cohort`, all clients of
+            the round, whose updates of other clusters are 0.
+        mixes: Whether a client weights the clusters in place of choosing one. It requires classes,
+            as `NeighboursPhase` does, a cross-entropy loss, and a mean over the `cohort`.
+        epochs: Passes over the batches, each a step of the weights.
     """
 
     data: str
@@ -244,32 +247,32 @@ class ChoicePhase:
         check_choice("ChoicePhase", "mean_over", self.mean_over, MEANS)
         check_least(self, clusters=2, epochs=1)
         if self.mixes and self.mean_over == "cluster":
-            raise ValueError("ChoicePhase: who mixes has chosen no cluster; mean_over is 'cohort'.")
+            raise ValueError("ChoicePhase: mixes requires mean_over='cohort'.")
         if self.epochs > 1 and not self.mixes:
-            raise ValueError("ChoicePhase: a choice is made in one pass; epochs are for mixes.")
+            raise ValueError("ChoicePhase: epochs above 1 requires mixes; a choice takes one pass.")
 
     def moves(self, variable: VariableSpec) -> bool:
-        """Tells whether the phase moves a variable of a model: the choice, or the weights."""
+        """Reports whether the phase moves a variable of a model: the choice, or the weights."""
         return variable.name == CLUSTER
 
 
 @dataclasses.dataclass(frozen=True)
 class NeighboursPhase:
-    """Has a client remember its examples, and predict by those nearest to what it is asked, too.
+    """Stores the client's examples, and combines predictions with those of the nearest examples.
 
-    What it predicts is weight * p + (1 - weight) * q. The model says q. By p, a label is as likely
-    as its neighbours weigh, by a softmax over -distance / scale (Marfoq et al., "kNN-Per", 2022,
-    section 3). The distance of two examples is the mean squared difference of what the head is
-    called with. It is for classes, with an output for each, or a single one of the labels 0 and 1.
-    Outputs are logits, unless Keras' softmax or sigmoid makes them. The phase moves nothing, and no
-    other phase follows it.
+    The prediction is weight * p + (1 - weight) * q. The model predicts q. The probability p of a
+    label is the share of the neighbours with that label, weighted by a softmax over
+    -distance / scale (Marfoq et al., "kNN-Per", 2022, section 3). The distance of two examples is
+    the mean squared difference of the head's inputs. Labels are classes, with an output for each,
+    or 0 and 1 with a single output. Outputs are logits, unless Keras' softmax or sigmoid makes
+    them. The phase moves nothing, and no other phase follows it.
 
     Attributes:
         head: The last layers, by name. The first of them is called once, with one tensor.
-        neighbours: How many of the examples are asked.
-        weight: As how much they count beside the model, from 0 to 1. Without examples it is 0.
-        scale: What distances are divided by.
-        data: The batches that are remembered, as of `GradientPhase`.
+        neighbours: Number of nearest examples.
+        weight: Their weight in the prediction, from 0 to 1; without examples it is 0.
+        scale: The divisor of distances.
+        data: The batches that are stored, as in `GradientPhase`.
     """
 
     head: tuple[str, ...]
@@ -288,7 +291,7 @@ class NeighboursPhase:
             raise ValueError(f"NeighboursPhase: weight must be from 0 to 1, not {self.weight}.")
 
     def moves(self, variable: VariableSpec) -> bool:
-        """Tells that the phase moves no variable."""
+        """Returns False: the phase moves no variable."""
         del variable
         return False
 
@@ -297,21 +300,21 @@ Phase = Union[GradientPhase, RidgePhase, BlendPhase, ChoicePhase, NeighboursPhas
 
 
 def count_passes(phase: Phase) -> int:
-    """Returns how many passes a phase makes at most in which the order of examples matters."""
+    """Returns the largest number of passes of a phase for which the order of examples matters."""
     if not isinstance(phase, (GradientPhase, BlendPhase)):
         return 0
     return phase.epochs if phase.max_steps is None else min(phase.epochs, phase.max_steps)
 
 
 def dividing_parts(phase: Phase) -> tuple[str, ...]:
-    """Returns the support parts by which a phase divides a client's data."""
+    """Returns the support parts into which a phase divides a client's data."""
     ahead = getattr(phase, "ahead", None)
-    read = [phase.data, *([ahead.data] if ahead and ahead.data else [])]
-    return tuple(dict.fromkeys(part for part in map(dividing_part, read) if part))
+    parts = [phase.data, *([ahead.data] if ahead and ahead.data else [])]
+    return tuple(dict.fromkeys(part for part in map(dividing_part, parts) if part))
 
 
 def restrict(phase: Phase, variables: str | tuple[str, ...]) -> Phase:
-    """Returns a gradient phase that moves other variables; others move what they do."""
+    """Returns a gradient phase with other variables; phases of other kinds stay as they are."""
     if not isinstance(phase, GradientPhase):
         return phase
     return dataclasses.replace(phase, variables=variables)

@@ -1,14 +1,15 @@
-"""A shared model from which a few steps lead far, without a second set or a second derivative.
+"""Meta-learning without a query set or second derivatives: a few steps adapt the shared model.
 
 Nichol, Achiam and Schulman, "On First-Order Meta-Learning Algorithms", 2018 (arXiv 1803.02999),
-Algorithm 1 in its batch version: clients take several steps of SGD from the shared weights, and
-these move by epsilon towards the mean of where the clients end. Before it predicts, a client takes
-steps of the same kind, as many as --finetuning_epochs and --max_finetuning_steps say. Epsilon is
-the server's learning rate, by --server_learning_rate, usually 0.5; with --decay_rounds it falls to
-0 as in the paper. The paper's clients count alike: commands need --weighting=uniform.
+Algorithm 1 in its batch version: clients take several SGD steps from the shared weights. The shared
+weights then move by a share epsilon towards the mean of the clients' weights. Before it predicts, a
+client takes steps of the same kind, as set by --finetuning_epochs and --max_finetuning_steps.
+Epsilon is the server's learning rate, --server_learning_rate, 0.5 by default; with --decay_rounds
+it falls to 0 as in the paper. All clients have equal weights in the paper: commands need
+--weighting=uniform.
 
-Departures: clients step by SGD, where the paper's experiments use Adam without momentum; they pass
-over their batches in turn, unless --local_steps draws each at random.
+Departures: clients use SGD; the paper's experiments use Adam without momentum. Clients take their
+batches in turn, unless --local_steps samples each at random.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ class Reptile(
     Method,
     name="reptile",
     title="Reptile",
-    reads=FinetuningOptions,
+    extra_options=FinetuningOptions,
     defaults={"weighting": "uniform"},
     finetunes="all",
     server_optimizer="sgd",
     server_learning_rate=0.5,
 ):
-    """What a client of Reptile does: FedAvg's steps, and the same before it predicts.
+    """Reptile: FedAvg's phase, and the same steps before a client predicts.
 
     Examples:
         >>> algorithm = fp.reptile(client_optimizer=tf.keras.optimizers.SGD(0.1), local_epochs=3)
@@ -37,7 +38,7 @@ class Reptile(
     """
 
     def adaptation(self) -> tuple[Phase, ...]:
-        """Returns what a client does before it predicts, at the rate of its rounds."""
+        """Returns the phase before a client predicts, with the learning rate of its rounds."""
         work = self.finetuning_epochs, self.bound("max_finetuning_steps")
         return (GradientPhase("all", "all", self.optimizer("client"), *work),)
 

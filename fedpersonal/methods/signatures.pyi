@@ -25,24 +25,24 @@ def apfl(
     mixing: float = 0.5,
     proximal: float = 0.0,
 ) -> Algorithm:
-    """Returns what a client of APFL does in a round.
+    """Returns the phases of a APFL client in a round.
 
     Args:
-        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        client_optimizer: An optimizer of TFF's or of Keras'.
-        local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        mixing_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        client_optimizer: An optimizer of TFF or Keras.
+        local_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        mixing_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        reconstruction: How local variables are rebuilt: by gradient steps, or by exact least squares.
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on their steps; 0: none.
         ridge_l2: Penalty of ridge reconstruction.
-        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
+        ridge_bias_l2: The penalty for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
-        max_local_update_norm: Bound on what a round changes in a client's local variables; 0: none.
-        mixing: apfl: where a client's alpha starts.
+        max_local_update_norm: Bound on a round's change of a client's local variables; 0: none.
+        mixing: apfl: initial value of a client's alpha.
     """
 
 def ditto(
@@ -63,24 +63,24 @@ def ditto(
     pull: float = 1.0,
     local_only_epochs: int = 1,
 ) -> Algorithm:
-    """Returns what a client of Ditto does in a round.
+    """Returns the phases of a Ditto client in a round.
 
     Args:
-        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        client_optimizer: An optimizer of TFF's or of Keras'.
-        local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        client_optimizer: An optimizer of TFF or Keras.
+        local_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        reconstruction: How local variables are rebuilt: by gradient steps, or by exact least squares.
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on their steps; 0: none.
         ridge_l2: Penalty of ridge reconstruction.
-        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
+        ridge_bias_l2: The penalty for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
-        max_local_update_norm: Bound on what a round changes in a client's local variables; 0: none.
-        pull: ditto, mr_mtl: weight lambda of a copy's pull to the shared model.
-        local_only_epochs: Passes that move the local variables alone, before the others.
+        max_local_update_norm: Bound on a round's change of a client's local variables; 0: none.
+        pull: ditto, mr_mtl: weight lambda of a copy's pull towards the shared model.
+        local_only_epochs: Passes that move only the local variables, before the global ones move.
     """
 
 def fed_avg(
@@ -93,13 +93,13 @@ def fed_avg(
     optimizers: Mapping[str, AnyOptimizer] | None = None,
     proximal: float = 0.0,
 ) -> Algorithm:
-    """Returns what a client of FedAvg does in a round.
+    """Returns the phases of a FedAvg client in a round.
 
     Args:
-        client_optimizer: An optimizer of TFF's or of Keras'.
+        client_optimizer: An optimizer of TFF or Keras.
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
     """
 
@@ -113,13 +113,13 @@ def fed_dyn(
     feddyn_alpha: float = 0.1,
     optimizers: Mapping[str, AnyOptimizer] | None = None,
 ) -> Algorithm:
-    """Returns what a client of FedDyn does in a round.
+    """Returns the phases of a FedDyn client in a round.
 
     Args:
-        client_optimizer: An optimizer of TFF's or of Keras'.
+        client_optimizer: An optimizer of TFF or Keras.
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
         feddyn_alpha: fed_dyn: weight alpha of the dynamic regulariser.
     """
@@ -134,16 +134,16 @@ def fed_em(
     max_update_norm: float | None = None,
     em_steps: int = 1,
 ) -> Algorithm:
-    """Returns what a client of FedEM does in a round.
+    """Returns the phases of a FedEM client in a round.
 
     Args:
-        client_optimizer: An optimizer of TFF's or of Keras'.
-        num_clusters: fed_em, ifca: how many models the server has.
+        client_optimizer: An optimizer of TFF or Keras.
+        num_clusters: fed_em, ifca: number of models of the server.
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
-        em_steps: fed_em: passes in which a client weighs the models.
+        em_steps: fed_em: passes that estimate the models' weights.
     """
 
 def fed_per(
@@ -162,22 +162,22 @@ def fed_per(
     max_update_norm: float | None = None,
     max_local_update_norm: float | None = None,
 ) -> Algorithm:
-    """Returns what a client of FedPer does in a round.
+    """Returns the phases of a FedPer client in a round.
 
     Args:
-        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        client_optimizer: An optimizer of TFF's or of Keras'.
-        local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        client_optimizer: An optimizer of TFF or Keras.
+        local_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        reconstruction: How local variables are rebuilt: by gradient steps, or by exact least squares.
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on their steps; 0: none.
         ridge_l2: Penalty of ridge reconstruction.
-        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
+        ridge_bias_l2: The penalty for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
-        max_local_update_norm: Bound on what a round changes in a client's local variables; 0: none.
+        max_local_update_norm: Bound on a round's change of a client's local variables; 0: none.
     """
 
 def fed_recon(
@@ -198,24 +198,24 @@ def fed_recon(
     growing_reconstruction: bool = False,
     joint_training: bool = False,
 ) -> Algorithm:
-    """Returns what a client of FedRecon does in a round.
+    """Returns the phases of a FedRecon client in a round.
 
     Args:
-        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        client_optimizer: An optimizer of TFF's or of Keras'.
-        support_query_split: Support and query sets: alternate batches, halves, or both all the data.
+        reconstruction_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        client_optimizer: An optimizer of TFF or Keras.
+        support_query_split: Support and query sets: alternate batches, halves, or all the data for both.
         support_share: Share of the batches in the support set, to 1 %.
-        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction: How local variables are rebuilt: by gradient steps, or by exact least squares.
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on their steps; 0: none.
         ridge_l2: Penalty of ridge reconstruction.
-        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
+        ridge_bias_l2: The penalty for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
-        growing_reconstruction: Round n, from 1, makes at most n of the --reconstruction_epochs; evaluation all.
-        joint_training: Move local variables in the update phase too.
+        growing_reconstruction: Round n, counted from 1, makes at most n of the --reconstruction_epochs; evaluation makes all.
+        joint_training: Also move local variables in the update phase.
     """
 
 def fed_rep(
@@ -235,23 +235,23 @@ def fed_rep(
     max_local_update_norm: float | None = None,
     local_only_epochs: int = 1,
 ) -> Algorithm:
-    """Returns what a client of FedRep does in a round.
+    """Returns the phases of a FedRep client in a round.
 
     Args:
-        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        client_optimizer: An optimizer of TFF's or of Keras'.
-        local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        client_optimizer: An optimizer of TFF or Keras.
+        local_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        reconstruction: How local variables are rebuilt: by gradient steps, or by exact least squares.
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on their steps; 0: none.
         ridge_l2: Penalty of ridge reconstruction.
-        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
+        ridge_bias_l2: The penalty for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
-        max_local_update_norm: Bound on what a round changes in a client's local variables; 0: none.
-        local_only_epochs: Passes that move the local variables alone, before the others.
+        max_local_update_norm: Bound on a round's change of a client's local variables; 0: none.
+        local_only_epochs: Passes that move only the local variables, before the global ones move.
     """
 
 def fedperc(
@@ -270,11 +270,11 @@ def fedperc(
     proximal: float = 1.0,
     layers: Sequence[str] | None = None,
 ) -> Algorithm:
-    """Returns the one phase of FedPerC.
+    """Returns the algorithm of FedPerC, which has one phase.
 
-    All embeddings have the `client_optimizer`, such as Adam. There are `local_epochs` over what a
-    client has drawn for the round, and at most `max_local_steps`, K of the paper; `proximal` is the
-    weight of FedProx' term, and `weighting` is `uniform` as in the paper.
+    The `client_optimizer`, such as Adam, moves all embeddings. A round makes `local_epochs` passes
+    over the examples that a client has sampled, and at most `max_local_steps` steps, K in the
+    paper. `proximal` is the weight of FedProx' term, and `weighting` is `uniform` as in the paper.
 
     Args:
         layers: The layers that move, or None for all that are not frozen.
@@ -296,22 +296,22 @@ def furl(
     max_update_norm: float | None = None,
     max_local_update_norm: float | None = None,
 ) -> Algorithm:
-    """Returns what a client of FURL does in a round.
+    """Returns the phases of a FURL client in a round.
 
     Args:
-        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        client_optimizer: An optimizer of TFF's or of Keras'.
-        local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        client_optimizer: An optimizer of TFF or Keras.
+        local_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        reconstruction: How local variables are rebuilt: by gradient steps, or by exact least squares.
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on their steps; 0: none.
         ridge_l2: Penalty of ridge reconstruction.
-        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
+        ridge_bias_l2: The penalty for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
-        max_local_update_norm: Bound on what a round changes in a client's local variables; 0: none.
+        max_local_update_norm: Bound on a round's change of a client's local variables; 0: none.
     """
 
 def ifca(
@@ -324,16 +324,16 @@ def ifca(
     max_update_norm: float | None = None,
     mean_over: Literal["cluster", "cohort"] = "cluster",
 ) -> Algorithm:
-    """Returns what a client of IFCA does in a round.
+    """Returns the phases of a IFCA client in a round.
 
     Args:
-        client_optimizer: An optimizer of TFF's or of Keras'.
-        num_clusters: fed_em, ifca: how many models the server has.
+        client_optimizer: An optimizer of TFF or Keras.
+        num_clusters: fed_em, ifca: number of models of the server.
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
-        mean_over: ifca: a model moves by the mean over those who chose it, or over the whole cohort.
+        mean_over: ifca: a model moves by the mean over the clients that chose it, or over the whole cohort.
     """
 
 def lg_fed_avg(
@@ -352,22 +352,22 @@ def lg_fed_avg(
     max_update_norm: float | None = None,
     max_local_update_norm: float | None = None,
 ) -> Algorithm:
-    """Returns what a client of LG-FedAvg does in a round.
+    """Returns the phases of a LG-FedAvg client in a round.
 
     Args:
-        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        client_optimizer: An optimizer of TFF's or of Keras'.
-        local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        client_optimizer: An optimizer of TFF or Keras.
+        local_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        reconstruction: How local variables are rebuilt: by gradient steps, or by exact least squares.
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on their steps; 0: none.
         ridge_l2: Penalty of ridge reconstruction.
-        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
+        ridge_bias_l2: The penalty for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
-        max_local_update_norm: Bound on what a round changes in a client's local variables; 0: none.
+        max_local_update_norm: Bound on a round's change of a client's local variables; 0: none.
     """
 
 def local_only(
@@ -376,10 +376,10 @@ def local_only(
     local_epochs: int = 5,
     max_local_steps: int | None = None,
 ) -> Algorithm:
-    """Returns what a client of Local training does before it predicts.
+    """Returns the phases of a Local training client before it predicts.
 
     Args:
-        client_optimizer: An optimizer of TFF's or of Keras'.
+        client_optimizer: An optimizer of TFF or Keras.
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
     """
@@ -402,23 +402,23 @@ def mr_mtl(
     pull: float = 1.0,
     optimizers: Mapping[str, AnyOptimizer] | None = None,
 ) -> Algorithm:
-    """Returns what a client of MR-MTL does in a round.
+    """Returns the phases of a MR-MTL client in a round.
 
     Args:
-        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        client_optimizer: An optimizer of TFF's or of Keras'.
-        local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        client_optimizer: An optimizer of TFF or Keras.
+        local_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        reconstruction: How local variables are rebuilt: by gradient steps, or by exact least squares.
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on their steps; 0: none.
         ridge_l2: Penalty of ridge reconstruction.
-        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
+        ridge_bias_l2: The penalty for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
-        max_local_update_norm: Bound on what a round changes in a client's local variables; 0: none.
-        pull: ditto, mr_mtl: weight lambda of a copy's pull to the shared model.
+        max_local_update_norm: Bound on a round's change of a client's local variables; 0: none.
+        pull: ditto, mr_mtl: weight lambda of a copy's pull towards the shared model.
     """
 
 def per_fed_avg(
@@ -434,16 +434,16 @@ def per_fed_avg(
     optimizers: Mapping[str, AnyOptimizer] | None = None,
     proximal: float = 0.0,
 ) -> Algorithm:
-    """Returns what a client of Per-FedAvg does in a round.
+    """Returns the phases of a Per-FedAvg client in a round.
 
     Args:
-        client_optimizer: An optimizer of TFF's or of Keras'.
-        adaptation_optimizer: An optimizer of TFF's or of Keras'.
-        support_query_split: Support and query sets: alternate batches, halves, or both all the data.
+        client_optimizer: An optimizer of TFF or Keras.
+        adaptation_optimizer: An optimizer of TFF or Keras.
+        support_query_split: Support and query sets: alternate batches, halves, or all the data for both.
         support_share: Share of the batches in the support set, to 1 %.
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
     """
 
@@ -460,17 +460,17 @@ def pfedme(
     optimizers: Mapping[str, AnyOptimizer] | None = None,
     proximal: float = 0.0,
 ) -> Algorithm:
-    """Returns what a client of pFedMe does in a round.
+    """Returns the phases of a pFedMe client in a round.
 
     Args:
-        client_optimizer: An optimizer of TFF's or of Keras'.
-        inner_optimizer: An optimizer of TFF's or of Keras'.
-        client_optimizer: An optimizer of TFF's or of Keras'.
+        client_optimizer: An optimizer of TFF or Keras.
+        inner_optimizer: An optimizer of TFF or Keras.
+        client_optimizer: An optimizer of TFF or Keras.
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
-        envelope: pfedme: weight lambda of theta's pull to w.
+        envelope: pfedme: weight lambda of theta's pull towards w.
         inner_steps: pfedme: steps K of theta on a batch.
     """
 
@@ -491,23 +491,23 @@ def pfedrec(
     max_local_update_norm: float | None = None,
     local_only_epochs: int = 1,
 ) -> Algorithm:
-    """Returns what a client of PFedRec does in a round.
+    """Returns the phases of a PFedRec client in a round.
 
     Args:
-        reconstruction_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        client_optimizer: An optimizer of TFF's or of Keras'.
-        local_optimizer: An optimizer of TFF's or of Keras'; None where another one does its work.
-        reconstruction: How local variables are built: by gradient steps, or by exact least squares.
+        reconstruction_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        client_optimizer: An optimizer of TFF or Keras.
+        local_optimizer: An optimizer of TFF or Keras; None to fall back to another one.
+        reconstruction: How local variables are rebuilt: by gradient steps, or by exact least squares.
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on their steps; 0: none.
         ridge_l2: Penalty of ridge reconstruction.
-        ridge_bias_l2: The same for scalar local variables. [default: --ridge_l2]
+        ridge_bias_l2: The penalty for scalar local variables. [default: --ridge_l2]
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
-        max_local_update_norm: Bound on what a round changes in a client's local variables; 0: none.
-        local_only_epochs: Passes that move the local variables alone, before the others.
+        max_local_update_norm: Bound on a round's change of a client's local variables; 0: none.
+        local_only_epochs: Passes that move only the local variables, before the global ones move.
     """
 
 def reptile(
@@ -520,13 +520,13 @@ def reptile(
     optimizers: Mapping[str, AnyOptimizer] | None = None,
     proximal: float = 0.0,
 ) -> Algorithm:
-    """Returns what a client of Reptile does in a round.
+    """Returns the phases of a Reptile client in a round.
 
     Args:
-        client_optimizer: An optimizer of TFF's or of Keras'.
+        client_optimizer: An optimizer of TFF or Keras.
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
     """
 
@@ -539,12 +539,12 @@ def scaffold(
     max_update_norm: float | None = None,
     optimizers: Mapping[str, AnyOptimizer] | None = None,
 ) -> Algorithm:
-    """Returns what a client of SCAFFOLD does in a round.
+    """Returns the phases of a SCAFFOLD client in a round.
 
     Args:
-        client_optimizer: An optimizer of TFF's or of Keras'.
+        client_optimizer: An optimizer of TFF or Keras.
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
-        weighting: Clients' weights: examples, or equal.
+        weighting: Weights of clients' updates: numbers of examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
     """

@@ -1,1 +1,1 @@
-"""A Keras model as a function of its variables: partition, lookups, frozen values, metrics."""
+"""Keras models as functions of their variables: partition, lookups, frozen values, metrics."""

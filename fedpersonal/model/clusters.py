@@ -1,15 +1,16 @@
-"""A model of which the server has several, one for each cluster of clients.
+"""A model with several versions on the server, one for each cluster of clients.
 
-Each clustered variable has one axis more, the last: a value for each cluster. A client has a local
-variable that is 1 for the cluster that it has chosen and 0 for the others, and applies the model
-with that cluster's values. So its gradients of all other values are 0, and what it sends of them
-is, too. Of a lookup table the first axis still is that of rows.
+Each clustered variable has an additional last axis: a value for each cluster. A lookup table still
+has rows in its first axis. A client has a local variable that is 1 for the cluster that it has
+chosen and 0 for the others, and applies the model with that cluster's values. Its gradients for all
+other values, and the updates that it sends for them, are therefore 0.
 
-What a client sends tells which cluster it has chosen. The server may have a variable for that, of
-which the mean over clients is how many have chosen each.
+A client's update reveals which cluster it has chosen. The server may have a variable for the
+choices: its mean over clients is the share of clients that have chosen each cluster.
 
-Or a client mixes the clusters: it applies the model with the values of each, and its local variable
-says how much each weighs. A class is then as likely as the clusters make it on average.
+Alternatively, a client mixes the clusters: it applies the model with the values of each, and its
+local variable holds the weight of each. The probability of a class is then the weighted mean of
+the clusters' probabilities.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.classes import as_output, check_classes, log_likely, log_of
+from fedpersonal.model.classes import as_output, check_classes, log_probabilities, safe_log
 from fedpersonal.model.keras import are_probabilities, takes_logits
 from fedpersonal.model.names import CLUSTER, CLUSTER_SHARES
 from fedpersonal.model.partition import PartitionedModel
@@ -29,7 +30,7 @@ from fedpersonal.model.variables import VariableSpec, check_names, each_seed
 
 
 class ClusteredModel(PartitionedModel):
-    """A partitioned model with several values of global variables, of which clients choose."""
+    """A partitioned model with several values of global variables; each client chooses one."""
 
     def __init__(
         self,
@@ -40,24 +41,25 @@ class ClusteredModel(PartitionedModel):
         has_shares: bool = False,
         mixes: bool = False,
     ):
-        """Adds the axis of clusters, and the client's choice, or weights.
+        """Adds the axis of clusters and the client's choice or weights.
 
         Args:
             base: The model.
-            num_clusters: How many clusters there are.
-            layers: What is clustered: names of layers or global variables; none for all.
-            has_shares: Whether the server learns how many have chosen each cluster.
-            mixes: Whether a client mixes all clusters. They weigh the same at first.
+            num_clusters: Number of clusters.
+            layers: Names of the layers or global variables to cluster; none for all.
+            has_shares: Whether the server learns the share of clients that have chosen each
+                cluster.
+            mixes: Whether a client mixes all clusters, with equal weights at first.
 
         Raises:
-            UserError: If a name chooses no variable, there is none to cluster, clusters would all
-                start alike, or labels are numbers and clusters mixed.
+            UserError: If a name chooses no variable, there is none to cluster, all clusters would
+                start alike, or clusters are mixed and labels are numbers.
         """
-        self._take_over(base)
+        self._share_state(base)
         check_names("clusters", layers, base.global_variables)
         chosen = [v for v in base.global_variables if not layers or v.first_name(layers)]
         self.num_clusters, self.clustered = num_clusters, frozenset(v.name for v in chosen)
-        every = [_of_each(v, num_clusters) if v in chosen else v for v in base.variables]
+        every = [_for_each_cluster(v, num_clusters) if v in chosen else v for v in base.variables]
         equal, self.mixes = num_clusters * [1.0 / num_clusters], mixes
         if has_shares:
             every.append(_state(CLUSTER_SHARES, equal))
@@ -68,74 +70,74 @@ class ClusteredModel(PartitionedModel):
         self._check_starts()
         if mixes and base.label_spec.dtype.is_floating and base.label_range is None:
             raise UserError(
-                "mixtures of clusters are for labels that are classes, and a cross-entropy; the "
+                "mixtures of clusters require labels that are classes, and a cross-entropy; the "
                 f"loss {base.given_loss!r} is for numbers."
             )
         if mixes and not base.has_mean_loss:
             raise UserError(
-                "mixtures of clusters need a loss that is a mean over examples: leave out Keras' "
-                f"masks, and the reduction or `__call__` of {base.given_loss!r}."
+                "mixtures of clusters require a loss that is a mean over examples: leave out "
+                f"Keras' masks, and the reduction or `__call__` of {base.given_loss!r}."
             )
 
     def _check_starts(self) -> None:
-        """Raises a UserError where nothing would tell one cluster from another."""
+        """Raises a UserError if all clusters have the same initial values."""
         clustered = [v for v in self.global_variables if v.name in self.clustered]
         for variable in sorted(clustered, key=lambda v: v.size):
-            drawn = self._draw([variable], [0, 0])[variable.name]
-            if (drawn != drawn[..., :1]).any():
+            value = self._sample([variable], [0, 0])[variable.name]
+            if (value != value[..., :1]).any():
                 return
         raise UserError(
             f"clusters: all {self.num_clusters} would start alike, since the model has no global "
-            "variable whose initial value is drawn; give a function that builds it, with random "
+            "variable with a random initial value; give a function that builds it, with random "
             "initializers."
         )
 
-    def applied(self, values: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
-        """Returns values with those of the client's cluster in place of all clusters'."""
+    def as_keras_values(self, values: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        """Returns values in which the client's cluster replaces all clusters."""
         if self.mixes:
             raise UserError(
                 f"the clients mix {self.num_clusters} models: no single Keras model predicts as "
                 "they do."
             )
         choice = values[CLUSTER]
-        own = {name: tf.reduce_sum(values[name] * choice, -1) for name in self.clustered}
-        return {**values, **own}
+        chosen = {name: tf.reduce_sum(values[name] * choice, -1) for name in self.clustered}
+        return {**values, **chosen}
 
     def predict(
         self, values: Mapping[str, tf.Tensor], features: Mapping[str, tf.Tensor], **options: Any
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """As of `PartitionedModel`; the losses that the model adds are the mean of clusters'."""
+        """See `PartitionedModel`; losses that the model adds are averaged over clusters."""
         if not self.mixes:
             return super().predict(values, features, **options)
-        weights = log_of(values[CLUSTER] / tf.reduce_sum(values[CLUSTER]))
+        weights = safe_log(values[CLUSTER] / tf.reduce_sum(values[CLUSTER]))
         logs, added = [], []
         for number in range(self.num_clusters):
-            own = {name: values[name][..., number] for name in self.clustered}
-            output, losses = self.base.predict({**values, **own}, features, **options)
+            cluster = {name: values[name][..., number] for name in self.clustered}
+            output, losses = self.base.predict({**values, **cluster}, features, **options)
             self._check_mixed(output)
-            logs.append(weights[number] + log_likely(output))
+            logs.append(weights[number] + log_probabilities(output))
             added.append(losses)
         mixed = as_output(tf.reduce_logsumexp(tf.stack(logs), 0), output)
-        # They say nothing of labels, by which the weights are found.
+        # Added losses do not depend on labels, from which the weights follow: they get equal ones.
         return mixed, [tf.add_n(each) / self.num_clusters for each in zip(*added)]
 
     def _check_mixed(self, output: tf.Tensor) -> None:
-        """Raises a UserError unless an output says how likely classes are, as the loss wants it."""
+        """Raises a UserError unless an output has logits or probabilities as the loss requires."""
         check_classes(output, self.label_spec, "mixtures of clusters")
-        wants = takes_logits(self.given_loss)
-        if wants == are_probabilities(output):
+        requires_logits = takes_logits(self.given_loss)
+        if requires_logits == are_probabilities(output):
             raise UserError(
-                "mixtures of clusters need an output as the loss takes it, and Keras' own softmax "
+                "mixtures of clusters require an output as the loss takes it, and Keras' softmax "
                 f"or sigmoid for probabilities: {self.given_loss!r} takes "
-                f"{'logits' if wants else 'probabilities'}, and the output has others."
+                f"{'logits' if requires_logits else 'probabilities'}, and the output has others."
             )
 
 
-def _of_each(variable: VariableSpec, num_clusters: int) -> VariableSpec:
-    def draw(seed: tf.Tensor) -> tf.Tensor:
+def _for_each_cluster(variable: VariableSpec, num_clusters: int) -> VariableSpec:
+    def initialize(seed: tf.Tensor) -> tf.Tensor:
         # The first cluster starts as the model without clusters does.
         seeds = [seed + [0, 104729 * cluster] for cluster in range(num_clusters)]
-        return tf.stack([variable.initializer(own) for own in seeds], -1)
+        return tf.stack([variable.initializer(each) for each in seeds], -1)
 
     def constrain(value: tf.Tensor) -> tf.Tensor:
         assert variable.constraint is not None
@@ -144,7 +146,7 @@ def _of_each(variable: VariableSpec, num_clusters: int) -> VariableSpec:
     return dataclasses.replace(
         variable,
         shape=(*variable.shape, num_clusters),
-        initializer=each_seed(draw),
+        initializer=each_seed(initialize),
         constraint=None if variable.constraint is None else constrain,
     )
 

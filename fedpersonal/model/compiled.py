@@ -1,4 +1,4 @@
-"""A ready-made Keras model as a builder, and what a model was compiled with."""
+"""Built Keras models as builders of copies, and the arguments of their `compile`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from fedpersonal.draws import Purpose, generator
-from fedpersonal.errors import UserError, counted
+from fedpersonal.errors import UserError, with_count
 from fedpersonal.model.keras import (
     compile_arguments,
     copy_layer,
@@ -25,10 +24,11 @@ from fedpersonal.model.keras import (
 from fedpersonal.model.metrics import Loss, Metrics
 from fedpersonal.model.unsupported import check_methods
 from fedpersonal.model.variables import Created, Start, creation_key, starts
+from fedpersonal.randomness import Purpose, generator
 
 
 class CompileOptions(NamedTuple):
-    """What `compile` was called with, as the user gave it; the optimizer is of no use here."""
+    """Arguments of `compile`, as the user gave them; the optimizer is not used here."""
 
     loss: Loss | None
     metrics: Metrics | None
@@ -36,13 +36,13 @@ class CompileOptions(NamedTuple):
 
 
 class ReadyModel(NamedTuple):
-    """A builder of copies of a model.
+    """A built model, and a builder of its copies.
 
     Attributes:
         build_model: Returns a new copy, uncompiled.
-        start: What a copy's variables start from; empty where the model has not made them yet.
-        compiled: What it was compiled with, or None.
-        weights: The model's own.
+        start: Initial values of a copy's variables; empty if the model has not created them yet.
+        compiled: The arguments of its `compile`, or None.
+        weights: The weights of the model itself.
     """
 
     build_model: Callable[[], keras.Model]
@@ -51,23 +51,23 @@ class ReadyModel(NamedTuple):
     weights: Sequence[tf.Variable]
 
 
-# Threads that record now, and how many they are in all.
+# Per thread, the calls that it records; and the number of threads that record.
 _recording, _lock = threading.local(), threading.Lock()
 _count = 0
 
 
 @contextlib.contextmanager
 def recorded_compile() -> Iterator[dict[int, CompileOptions]]:
-    """Has `compile` only note what it is given, under the model's id: nothing of it is used.
+    """Yields a mapping of model ids to the arguments of `compile`, which is recorded but not run.
 
-    It would make variables, and metrics made outside of a graph would not work in it. Other
-    threads' models are compiled as ever.
+    Running it would create variables, and metrics created outside of a graph would not work in it.
+    Models of other threads are compiled as usual.
     """
     global _count
     with _lock:
         _count += 1
         if _count == 1:
-            keras.Model.compile = _note_or_compile
+            keras.Model.compile = _record_or_compile
     former, calls = getattr(_recording, "calls", None), dict[int, CompileOptions]()
     _recording.calls = calls
     try:
@@ -85,36 +85,38 @@ _signature = inspect.signature(_compile)
 
 
 @functools.wraps(_compile)
-def _note_or_compile(self: keras.Model, *args: object, **kwargs: object) -> None:
+def _record_or_compile(self: keras.Model, *args: object, **kwargs: object) -> None:
     calls = getattr(_recording, "calls", None)
     if calls is None:
         _compile(self, *args, **kwargs)
     else:
-        calls[id(self)] = _options(_signature.bind(self, *args, **kwargs).arguments)
+        calls[id(self)] = _compile_options(_signature.bind(self, *args, **kwargs).arguments)
 
 
-def _options(given: Mapping[str, object]) -> CompileOptions:
-    ignored = [key for key in ("loss_weights",) if given.get(key)]
-    loss = given.get("loss")
+def _compile_options(arguments: Mapping[str, object]) -> CompileOptions:
+    ignored = [key for key in ("loss_weights",) if arguments.get(key)]
+    loss = arguments.get("loss")
     losses = list(loss.values()) if isinstance(loss, dict) else loss
     if isinstance(losses, (list, tuple)):
         if len(losses) > 1:
             raise UserError(f"the model is compiled with {len(losses)} losses; it needs one.")
         loss = losses[0] if losses else None
-    metrics = given.get("metrics")
-    if given.get("weighted_metrics"):
-        # Without weights of examples they are metrics as any other.
-        listed = [*tf.nest.flatten(metrics or []), *tf.nest.flatten(given["weighted_metrics"])]
-        metrics = [metric for metric in listed if metric is not None]
+    metrics = arguments.get("metrics")
+    if arguments.get("weighted_metrics"):
+        # Without example weights, weighted metrics equal ordinary ones.
+        weighted = tf.nest.flatten(arguments["weighted_metrics"])
+        every = [*tf.nest.flatten(metrics or []), *weighted]
+        metrics = [metric for metric in every if metric is not None]
     return CompileOptions(loss, metrics, tuple(ignored))
 
 
 def choose_loss_and_metrics(
     loss: Loss | None, metrics: Metrics | None, compiled: CompileOptions | None
 ) -> tuple[Loss, Metrics]:
-    """Returns loss and metrics as they are given, or else compiled, or else `mse` and none.
+    """Returns the loss and metrics given, or else those of `compile`, or else `mse` and none.
 
-    A UserError says that the model is compiled with more than can be taken from there.
+    Raises:
+        UserError: If the model is compiled with arguments that cannot be used here.
     """
     if compiled is not None:
         if compiled.ignored and (loss is None or metrics is None):
@@ -131,18 +133,24 @@ def choose_loss_and_metrics(
     return "mse" if loss is None else loss, () if metrics is None else metrics
 
 
-def take_apart(model: keras.Model, created: Sequence[Created] | None = None) -> ReadyModel:
-    """Returns a builder of copies of a model, and what makes them equal to it.
+def prepare_copies(model: keras.Model, created: Sequence[Created] | None = None) -> ReadyModel:
+    """Returns a builder of copies of a model, and the values that make the copies equal to it.
 
-    Weights keep their order in a copy made of a model's configuration, so copies start from them
-    exactly; where `created` tells of them, a copy draws those that have no start there.
+    A copy made from a model's configuration has its weights in the same order, so copies start
+    from exactly the model's weights.
+
+    Args:
+        model: The model.
+        created: The model's variables, if they were recorded when they were created. Copies then
+            initialize those without a `start` at random.
 
     Raises:
-        UserError: If Keras cannot copy it, as most models that subclass `tf.keras.Model`, or the
-            copy is another model, as where a layer was changed after it was made.
+        UserError: If Keras cannot copy the model, such as most models that subclass
+            `tf.keras.Model`, or the copy differs from it, such as when a layer was changed after
+            it was created.
     """
     arguments = compile_arguments(model)
-    compiled = None if arguments is None else _options(arguments)
+    compiled = None if arguments is None else _compile_options(arguments)
     check_methods(model)
     restore_argument_names(model)
     copies: list[tuple[tf.Variable, tuple]] = []
@@ -157,73 +165,74 @@ def take_apart(model: keras.Model, created: Sequence[Created] | None = None) -> 
     try:
         with tf.variable_creator_scope(record):
             copied = copy()
-    except Exception as error:  # Whatever a layer's own code raises.
+    except Exception as error:  # A layer's code may raise anything.
         raise _not_copied(model, f"{error}".splitlines()[0]) from error
     if not model.built:
         raise UserError(
             f"{model.name!r} has no weights yet: make tf.keras.Input its first layer, or give a "
             "function that builds it, with one."
         )
-    weights, of_copy = weights_of(model), weights_of(copied)
-    if [w.shape for w in of_copy] != [w.shape for w in weights]:
+    weights, copied_weights = weights_of(model), weights_of(copied)
+    if [w.shape for w in copied_weights] != [w.shape for w in weights]:
         raise _not_copied(model, "a copy does not have its weights")
     _check_copy(model, copied)
-    known = {one.variable.ref(): one.start for one in created or ()}
-    values = [w.numpy() if created is None else known.get(w.ref()) for w in weights]
-    of_weights = {one.ref(): value for one, value in zip(of_copy, values)}
-    start = starts(Created(v, key, of_weights.get(v.ref())) for v, key in copies)
+    recorded = {one.variable.ref(): one.start for one in created or ()}
+    values = [w.numpy() if created is None else recorded.get(w.ref()) for w in weights]
+    start_values = {one.ref(): value for one, value in zip(copied_weights, values)}
+    start = starts(Created(v, key, start_values.get(v.ref())) for v, key in copies)
     return ReadyModel(copy, start, compiled, weights)
 
 
 def _check_copy(model: keras.Model, copied: keras.Model) -> None:
-    """Raises a UserError if a copy, given the model's weights, would be trained as another model.
+    """Raises a UserError if a copy with the model's weights would train differently.
 
-    A layer's configuration has none of the functions given to `add_loss`, nor what was set on the
-    layer once it was made; and it has what was set too late for Keras to heed.
+    A layer's configuration lacks functions given to `add_loss` and attributes set on the layer
+    after it was created. It contains attributes that were set too late for Keras to use them.
     """
-    for weight, of_copy in zip(weights_of(model), weights_of(copied)):
+    for weight, copied_weight in zip(weights_of(model), weights_of(copied)):
         name = weight.name.split(":")[0]
-        if weight.trainable != of_copy.trainable:
+        if weight.trainable != copied_weight.trainable:
             raise _not_copied(model, f"trainable was set on variable {name!r}, not on its layer")
-        if _described(weight.constraint) != _described(of_copy.constraint):
+        if _described(weight.constraint) != _described(copied_weight.constraint):
             raise _not_copied(model, f"a constraint was set after {name!r} was made")
-        of_copy.assign(weight)
+        copied_weight.assign(weight)
     shared = {id(layer) for layer in list_layers(model)}
     for layer in list_layers(copied):
         if hasattr(layer, "finalize_state") and id(layer) not in shared:
-            layer.finalize_state()  # What an adapted layer makes of its weights.
+            layer.finalize_state()  # An adapted layer derives its state from its weights.
     for places in _PLACES:
         try:
             calls = [_call(one, places) for one in (model, model, copied)]
             break
-        except Exception:  # It takes other ids or sizes: nothing is known of them here.
+        except Exception:  # The model may require other ids or sizes, which are unknown here.
             continue
     else:
         return
-    own, again, of_copy = calls
-    if len(own) != len(of_copy):
+    first, second, of_copy = calls
+    if len(first) != len(of_copy):
         raise _not_copied(
             model,
-            f"it adds {counted(len(own) - 1, 'values')} to the loss, its copy {len(of_copy) - 1}: "
-            "a function was given to add_loss, or a regularizer set on a layer that had been made",
+            f"it adds {with_count(len(first) - 1, 'values')} to the loss, its copy "
+            f"{len(of_copy) - 1}: a function was given to add_loss, or a regularizer was set "
+            "on a layer after it was created",
         )
-    if _are_equal(own, again) and not _are_equal(own, of_copy):
+    if _are_equal(first, second) and not _are_equal(first, of_copy):
         raise _not_copied(model, "a layer was changed after it was made, and its copy was not")
 
 
-# Sizes of inputs whose size a model leaves open; convolutions may need the larger.
+# Sizes tried for input dimensions that a model leaves open; convolutions may need the larger.
 _PLACES = (4, 32)
 
 
 def _call(model: keras.Model, places: int) -> list[np.ndarray]:
-    """Returns the output of a model for inputs that are the same each time, and what it adds."""
+    """Returns a model's output for fixed inputs, followed by the losses that it adds."""
     random = generator(Purpose.TRIAL, 0)
 
-    def draw(spec: tf.TensorSpec) -> tf.Tensor:
+    def sample(spec: tf.TensorSpec) -> tf.Tensor:
         shape = [places if size is None else size for size in spec.shape]
         return tf.cast(random.uniform(size=[2, *shape[1:]]), spec.dtype)
 
-    inputs, options = tf.nest.map_structure(draw, model.save_spec())
+    inputs, options = tf.nest.map_structure(sample, model.save_spec())
     output = model(*inputs, **{**options, "training": False})
     return [np.concatenate([np.ravel(part) for part in tf.nest.flatten(output)]), *model.losses]
 

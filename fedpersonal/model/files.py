@@ -1,4 +1,4 @@
-"""What tells a partitioned model from others, and the Keras model that it is exported as."""
+"""Description of a partitioned model for comparisons, and its export as a Keras model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.model.compiled import recorded_compile
-from fedpersonal.model.inspection import sketched
+from fedpersonal.model.inspection import model_graph
 from fedpersonal.model.keras import (
     describe_connections,
     is_network,
@@ -22,26 +22,34 @@ from fedpersonal.model.keras import (
 )
 from fedpersonal.model.partition import PartitionedModel
 
-_OPTIONS = "lookups owned_tables example_weight unit sequence_length chunk_places".split()
+# Name in run folders to attribute.
+_OPTIONS = {
+    "lookups": "lookups",
+    "owned_tables": "per_client_tables",
+    "example_weight": "example_weight",
+    "unit": "unit",
+    "sequence_length": "sequence_length",
+    "chunk_places": "chunk_places",
+}
 
 
 def list_parts(model: PartitionedModel) -> dict[str, Any]:
-    """Returns what tells a partitioned model from others: names, Keras' objects, functions.
+    """Returns the parts by which partitioned models are compared: names, Keras objects, functions.
 
-    Of a Sequential or functional model these are its layers and how they are connected; of others,
-    whose code connects them, the model and the function that builds it, too.
+    The parts of a Sequential or functional model are its layers and their connections. Other models
+    connect their layers by code; their parts include the model's class and its builder function.
     """
     built = _build(model)
     parts, connections = list_layers(built), {}
     for part in parts:
         if is_network(part) and not isinstance(part, keras.Sequential):
             described = describe_connections(part)
-            # Keras numbers models without a name through all of a program.
+            # Keras numbers unnamed models across the whole program.
             name = "the model" if part.built else described["name"]
             connections[name] = {k: v for k, v in described.items() if k != "name"}
     is_described = isinstance(built, keras.Sequential) or "the model" in connections
     layers = [one for one in parts if not is_network(one)]
-    # Keras numbers operations such as `x[:, 1:]` through all models of a program.
+    # Keras numbers operations such as `x[:, 1:]` across all models of the program.
     operations = [one for one in layers if is_operation(one)]
     names = {one.name: f"{place}: {_operation(one)}" for place, one in enumerate(operations)}
     return {
@@ -58,7 +66,7 @@ def list_parts(model: PartitionedModel) -> dict[str, Any]:
         "label_spec": _shape(model.label_spec),
         "loss": model.given_loss,
         "metrics": model.given_metrics,
-        **{name: getattr(model, name) for name in _OPTIONS},
+        **{key: getattr(model, name) for key, name in _OPTIONS.items()},
     }
 
 
@@ -69,7 +77,7 @@ def _operation(layer: keras.layers.Layer) -> str:
 
 
 def _renamed(part: Any, names: dict[str, str]) -> Any:
-    """Returns lists, tuples and mappings with other names for some texts in them."""
+    """Replaces strings, and keys, by new names in nested lists, tuples and mappings."""
     if isinstance(part, dict):
         return {names.get(key, key): _renamed(inner, names) for key, inner in part.items()}
     if isinstance(part, (list, tuple)):
@@ -78,8 +86,8 @@ def _renamed(part: Any, names: dict[str, str]) -> Any:
 
 
 def _build(model: PartitionedModel) -> keras.Model:
-    """Returns a Keras model that can be described, without values."""
-    with sketched(), recorded_compile():
+    """Builds the Keras model without values, so that it can be described."""
+    with model_graph(), recorded_compile():
         built = model.build()
     restore_argument_names(built)
     replace_constants(built)
@@ -91,16 +99,16 @@ def _shape(spec: tf.TensorSpec) -> list:
 
 
 def to_keras(model: PartitionedModel, values: Mapping[str, np.ndarray]) -> keras.Model:
-    """Builds the Keras model and gives it values.
+    """Builds the Keras model and assigns values to its variables.
 
     Args:
         model: The partitioned model.
-        values: Variable's name to value, of all but the frozen ones.
+        values: Variable name to value, for all but the frozen ones.
 
     Returns:
-        A Keras model of its own, which trains, predicts and saves as any other.
+        An independent Keras model, which trains, predicts and saves as any other.
     """
-    values, created = model.applied(values), []
+    values, created = model.as_keras_values(values), []
 
     def record(next_creator, **kwargs):
         created.append(next_creator(**kwargs))
@@ -113,14 +121,14 @@ def to_keras(model: PartitionedModel, values: Mapping[str, np.ndarray]) -> keras
             for name, spec in model.input_spec.items()
         }
         built(model.arrange(empty))
-    # Its optimizer and its metrics have variables, too.
-    weights = {variable.ref() for variable in weights_of(built)}
-    own = [variable for variable in created if variable.ref() in weights]
-    if [tuple(v.shape) for v in own] != [spec.shape for spec in model.all_variables]:
+    # Variables of its optimizer and metrics were created, too.
+    references = {variable.ref() for variable in weights_of(built)}
+    weights = [variable for variable in created if variable.ref() in references]
+    if [tuple(v.shape) for v in weights] != [spec.shape for spec in model.all_variables]:
         raise ValueError(
-            f"the Keras model has the variables {[v.name for v in own]}, the partitioned model "
+            f"the Keras model has the variables {[v.name for v in weights]}, the partitioned model "
             f"{[spec.name for spec in model.all_variables]}."
         )
-    for variable, spec in zip(own, model.all_variables):
+    for variable, spec in zip(weights, model.all_variables):
         variable.assign(model.frozen.array(spec.name) if spec.is_frozen else values[spec.name])
     return built

@@ -1,8 +1,8 @@
-"""Variables that never move: files that each process maps into its memory.
+"""Frozen variables: values in files that each process maps into its memory.
 
-A frozen language model is much larger than what is trained beside it. As part of a computation it
-would be sent with every call. From a file it reaches a process once, is never copied, and clients
-and processes on one machine share it; one elsewhere needs the same folder.
+A frozen language model is much larger than the parts trained with it. As part of a computation it
+would be sent with every call. A process maps a file once and never copies it; clients and processes
+on one machine share it. A process on another machine needs the same folder.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ import tensorflow as tf
 
 from fedpersonal.files import atomic_write
 
-# So many numbers of a variable, a megabyte, are copied in no time; what is larger is mapped alone.
+# Variables of at most this many numbers (a megabyte) are copied, which is fast; larger ones are
+# only mapped.
 _MOST_COPIED = 2**18
 
 
 class FrozenVariables:
-    """Values by variable name, each in a file of its own.
+    """Values of frozen variables, each in its own file.
 
     Attributes:
-        paths: Variable name to its file, which is named by its content.
+        paths: Variable name to file; files are named by their content.
         shapes: Variable name to shape.
-        num_bytes: The size of all.
+        num_bytes: The total size.
     """
 
     def __init__(self, paths: Mapping[str, pathlib.Path], shapes: Mapping[str, tuple[int, ...]]):
-        """Takes variable name to its file and to its shape; `write` makes both."""
+        """Takes variable name to file and to shape; `write` makes both."""
         self.paths = dict(paths)
         self.shapes = dict(shapes)
         self.num_bytes = sum(
@@ -46,19 +47,18 @@ class FrozenVariables:
     def write(cls, folder: str | os.PathLike, values: Mapping[str, np.ndarray]) -> FrozenVariables:
         """Writes values by variable name, unless the folder has them already.
 
-        Files are named by their content, so that many models can share the folder.
+        Files are named by their content, so that several models can share the folder.
 
         Raises:
-            ValueError: If a value is neither float32 nor of integers or booleans, or has nothing
-                in it.
+            ValueError: If a value is empty, or neither float32 nor of integers or booleans.
         """
         folder = pathlib.Path(folder).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         paths, shapes = {}, {}
         for name, value in values.items():
             value = np.asarray(value)
-            is_known = value.dtype == np.float32 or value.dtype.kind in "iub"
-            if not is_known or not value.size:
+            is_supported = value.dtype == np.float32 or value.dtype.kind in "iub"
+            if not is_supported or not value.size:
                 raise ValueError(
                     f"frozen {name!r} must be float32 with at least one number, not {value.dtype} "
                     f"of shape {value.shape}."
@@ -73,11 +73,11 @@ class FrozenVariables:
 
     @classmethod
     def of(cls, values: Mapping[str, np.ndarray]) -> FrozenVariables:
-        """Writes values by variable name where this process has its own, until it ends."""
-        return cls.write(_own_folder(), values) if values else cls({}, {})
+        """Writes values by variable name to a temporary folder, deleted when the process ends."""
+        return cls.write(_process_folder(), values) if values else cls({}, {})
 
     def followed_by(self, other: FrozenVariables) -> FrozenVariables:
-        """Returns these with others, whose values count."""
+        """Returns these variables updated with others, which take precedence."""
         return FrozenVariables({**self.paths, **other.paths}, {**self.shapes, **other.shapes})
 
     def tensor(self, name: str) -> tf.Tensor:
@@ -90,8 +90,8 @@ class FrozenVariables:
         )
         if count > _MOST_COPIED:
             return mapped(shape=shape)
-        # TensorFlow may write a result over its operand, as of what batch normalisation adds to a
-        # variance: into a file that is only read, the process would end.
+        # TensorFlow may write a result over its operand, such as where batch normalisation adds to
+        # a variance. Writing to a file mapped as read-only would end the process.
         return tf.reshape(tf.gather(mapped(shape=[count]), tf.range(count)), shape)
 
     def array(self, name: str) -> np.ndarray:
@@ -104,13 +104,13 @@ class FrozenVariables:
 
 
 @functools.cache
-def _own_folder() -> str:
-    """Returns a folder of this process: what is traced may outlive the model that it was for."""
+def _process_folder() -> str:
+    """Returns a temporary folder of this process: traced functions may outlive their model."""
     folder = tempfile.mkdtemp(prefix="fedpersonal_frozen_")
     atexit.register(_remove, folder, os.getpid())
     return folder
 
 
 def _remove(folder: str, process: int) -> None:
-    if os.getpid() == process:  # And no fork of it.
+    if os.getpid() == process:  # A fork of the process must not delete the folder.
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,8 +1,9 @@
-"""What a model's graph says of the values that its inputs may have.
+"""Checks of input values that follow from a model's graph: ids in the range of tables, assertions.
 
-Compiled by XLA, an id beyond a table's rows reads another row, and an assertion is left out; no
-error says so. Before anything runs, ids are compared with the tables. Rows that are selected within
-functions and loops are selected once for each data set, not compiled; so are assertions made.
+Code compiled by XLA reads another row for an id beyond a table's rows, and skips assertions,
+without an error. Ids are therefore compared with the tables before anything runs. Where rows are
+selected within functions and loops, and where the model asserts, these operations run once for each
+data set without XLA.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 import tensorflow as tf
 
-_SELECTING = ("ResourceGather", "GatherV2", "ResourceGatherNd", "GatherNd")
-# Operations that leave an id as it is.
-_PASSING = ("Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient")
-# So many examples are looked at together where the model computes ids of its inputs.
+_GATHERS = ("ResourceGather", "GatherV2", "ResourceGatherNd", "GatherNd")
+# Operations that leave an id unchanged.
+_IDENTITIES = ("Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient")
+# Number of examples checked at once where the model computes ids from its inputs.
 _CHUNK = 2**14
 
 
 class RowSelection(NamedTuple):
-    """An operation that selects rows of a table by ids which follow from the inputs alone.
+    """An operation that selects rows of a table by ids that depend on the inputs alone.
 
     Attributes:
         table: The table's name, for messages.
-        rows: How many rows it has.
-        inputs: The inputs that ids follow from.
-        compute: None where an id is the input's value as it is; otherwise maps input name to
-            (n, ...) to the least and the largest id.
+        rows: Number of its rows.
+        inputs: The inputs that the ids depend on.
+        compute: None if ids are the input's values; otherwise maps columns, input name to (n, ...),
+            to the least and the largest id.
     """
 
     table: str
@@ -39,7 +40,7 @@ class RowSelection(NamedTuple):
     compute: Callable[[Mapping[str, np.ndarray]], tuple[int, int]] | None
 
     def find_wrong(self, columns: Mapping[str, np.ndarray]) -> tuple[int, str] | None:
-        """Returns the first example with a computed id that the table lacks, and what it selects.
+        """Returns the first example whose computed id is not in the table, and an error text.
 
         Args:
             columns: Input name to (n, ...), in the dtype of the model's input.
@@ -55,29 +56,30 @@ class RowSelection(NamedTuple):
         return f"selects row {wrong} of {self.table!r}, which has rows 0 to {self.rows - 1}"
 
 
-class OwnCheck(NamedTuple):
-    """Operations that refuse values by themselves as they run, as long as they are not compiled.
+class ModelCheck(NamedTuple):
+    """Operations of the model that raise errors for wrong values when run without XLA.
 
     Attributes:
-        inputs: The inputs that they follow from.
-        prepare: Returns what runs them: it maps input name to (n, ...) to an error's text or None.
+        inputs: The inputs that they depend on.
+        prepare: Returns a function that runs them: it maps columns, input name to (n, ...), to an
+            error's text or None.
     """
 
     inputs: tuple[str, ...]
     prepare: Callable[[], Callable[[Mapping[str, np.ndarray]], str | None]]
 
     def find_wrong(self, columns: Mapping[str, np.ndarray]) -> tuple[int, str] | None:
-        """Returns the first example that is refused, and why."""
+        """Returns the first example that the model refuses, and the reason."""
         return _first_wrong({name: columns[name] for name in self.inputs}, self.prepare())
 
 
-InputCheck = Union[RowSelection, OwnCheck]
+InputCheck = Union[RowSelection, ModelCheck]
 
 
 def _first_wrong(
     columns: Mapping[str, np.ndarray], reason_of: Callable[[Mapping[str, np.ndarray]], str | None]
 ) -> tuple[int, str] | None:
-    """Returns the first example that something is wrong with, and what."""
+    """Returns the first example with a reason for refusal, and the reason."""
 
     def reason(low: int, high: int) -> str | None:
         return reason_of({name: column[low:high] for name, column in columns.items()})
@@ -85,46 +87,46 @@ def _first_wrong(
     count = len(next(iter(columns.values())))
     for start in range(0, count, _CHUNK):
         low, high = start, min(start + _CHUNK, count)
-        found = reason(low, high)
-        while found is not None and high - low > 1:
+        first_reason = reason(low, high)
+        while first_reason is not None and high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if reason(low, middle) is not None else (middle, high)
-        if found is not None:
-            return low, reason(low, high) or found
+        if first_reason is not None:
+            return low, reason(low, high) or first_reason
     return None
 
 
 def find_checks(
     inputs: Mapping[str, tf.Tensor], variables: Sequence[tf.Variable]
 ) -> tuple[InputCheck, ...]:
-    """Finds where a graph selects rows by ids that follow from the inputs, and where it asserts.
+    """Finds where a graph selects rows by ids that depend on the inputs, and where it asserts.
 
     Args:
-        inputs: Input name to placeholder, in the graph of a function.
+        inputs: Input name to placeholder, in a function's graph.
         variables: The graph's variables.
     """
     graph = next(iter(inputs.values())).graph
     handles = {id(v.handle): v for v in variables}
     captured = [(inner.name, handles.get(id(outer))) for outer, inner in graph.captures]
     tables = {name: variable for name, variable in captured if variable is not None}
-    found: list[InputCheck] = []
+    checks: list[InputCheck] = []
     for op in graph.get_operations():
-        for name, rows, ids in _selected(op, tables):
+        for name, rows, ids in _selections(op, tables):
             if source := _input_of(ids, inputs):
-                found.append(RowSelection(name, rows, (source,), None))
-            elif followed := _follow(ids, inputs):
-                sources, operations = followed
-                compute = _computing(graph, ids, {n: inputs[n] for n in sources}, operations)
-                found.append(RowSelection(name, rows, sources, compute))
-    own = _find_own_check(graph, inputs, tables)
-    return (*found, own) if own else tuple(found)
+                checks.append(RowSelection(name, rows, (source,), None))
+            elif dependencies := _dependencies(ids, inputs):
+                sources, operations = dependencies
+                compute = _id_bounds(graph, ids, {n: inputs[n] for n in sources}, operations)
+                checks.append(RowSelection(name, rows, sources, compute))
+    model_check = _find_model_check(graph, inputs, tables)
+    return (*checks, model_check) if model_check else tuple(checks)
 
 
-def _selected(
+def _selections(
     op: tf.Operation, tables: Mapping[str, tf.Variable]
 ) -> Iterator[tuple[str, int, tf.Tensor]]:
-    """Yields what an operation selects rows of: its name, how many rows it has, and the ids."""
-    if op.type not in _SELECTING:
+    """Yields name, number of rows, and ids of each table that an operation selects rows of."""
+    if op.type not in _GATHERS:
         return
     table, ids = op.inputs[:2]
     if table.dtype == tf.resource:
@@ -135,7 +137,7 @@ def _selected(
         name, shape = table.op.name, table.shape
     if shape.rank is None:
         return
-    if op.type.endswith("Nd"):  # Ids of several axes stand side by side.
+    if op.type.endswith("Nd"):  # The last axis has an id for each axis of the table.
         if ids.shape.rank:
             for axis in range(ids.shape[-1] or 0):
                 if shape[axis] is not None:
@@ -149,18 +151,20 @@ def _selected(
 
 
 def _input_of(ids: tf.Tensor, inputs: Mapping[str, tf.Tensor]) -> str | None:
-    """Returns the input whose values ids are; None where they are computed."""
-    while ids.op.type in _PASSING and (ids.op.type != "Cast" or ids.dtype in (tf.int32, tf.int64)):
+    """Returns the input whose values the ids are; None if they are computed."""
+    integers = (tf.int32, tf.int64)
+    while ids.op.type in _IDENTITIES and (ids.op.type != "Cast" or ids.dtype in integers):
         ids = ids.op.inputs[0]
     return next((name for name, tensor in inputs.items() if tensor.name == ids.name), None)
 
 
-def _follow(
+def _dependencies(
     ids: tf.Tensor, inputs: Mapping[str, tf.Tensor]
 ) -> tuple[tuple[str, ...], set[str]] | None:
-    """Returns the inputs that ids follow from, and the operations between by name.
+    """Returns the inputs that ids depend on, and the names of the operations between.
 
-    None where ids follow from anything else, such as variables or random numbers, or from no input.
+    Returns None if ids depend on anything else, such as variables or random numbers, or on no
+    input.
     """
     names = {tensor.name: name for name, tensor in inputs.items()}
     waiting, sources, operations = [ids], set(), set()
@@ -176,25 +180,32 @@ def _follow(
     return (tuple(sorted(sources)), operations) if sources else None
 
 
-def _computing(
+def _id_bounds(
     graph: tf.Graph, ids: tf.Tensor, inputs: Mapping[str, tf.Tensor], operations: set[str]
 ) -> Callable[[Mapping[str, np.ndarray]], tuple[int, int]]:
-    """Returns what computes the least and the largest id by the operations between, on the CPU."""
+    """Returns a function that computes the least and the largest id on the CPU.
+
+    Args:
+        graph: The model's graph.
+        ids: The ids.
+        inputs: Input name to placeholder, of the inputs that the ids depend on.
+        operations: Names of the operations between.
+    """
     whole = graph.as_graph_def()
     places = {tensor.op.name for tensor in inputs.values()}
     part = _extract(whole, operations | places)
     specs = {name: tf.TensorSpec(t.shape, t.dtype) for name, t in inputs.items()}
     placed = {name: tensor.name for name, tensor in inputs.items()}
-    wanted = ids.name
+    ids_name = ids.name
 
     @functools.cache
     def traced() -> Callable[[Mapping[str, tf.Tensor]], tuple[tf.Tensor, tf.Tensor]]:
         @tf.function(autograph=False, input_signature=[specs])
         def bounds(columns: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
             by_place = {placed[name]: column for name, column in columns.items()}
-            (made,) = tf.graph_util.import_graph_def(part, by_place, [wanted], name="ids")
-            made = tf.cast(made, tf.int64)
-            return tf.reduce_min(made), tf.reduce_max(made)
+            (computed,) = tf.graph_util.import_graph_def(part, by_place, [ids_name], name="ids")
+            computed = tf.cast(computed, tf.int64)
+            return tf.reduce_min(computed), tf.reduce_max(computed)
 
         return bounds
 
@@ -207,7 +218,7 @@ def _computing(
 
 
 def _extract(whole: Any, operations: Collection[str]) -> Any:
-    """Returns the definition of a graph's operations by name, without control dependencies."""
+    """Extracts operations by name from a graph's definition, without control dependencies."""
     part = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
     for node in whole.node:
         if node.name in operations:
@@ -217,15 +228,15 @@ def _extract(whole: Any, operations: Collection[str]) -> Any:
     return part
 
 
-def _find_own_check(
+def _find_model_check(
     graph: tf.Graph, inputs: Mapping[str, tf.Tensor], tables: Mapping[str, tf.Variable]
-) -> OwnCheck | None:
+) -> ModelCheck | None:
     """Finds assertions, and functions and loops that select rows or assert."""
     whole = graph.as_graph_def()
     calling = _refusing_functions(whole.library.function)
     nodes = {node.name: node for node in whole.node}
     by_place = {tensor.op.name: name for name, tensor in inputs.items()}
-    wanted, operations, sources = [], set(), set()
+    checks, operations, sources = [], set(), set()
     for node in whole.node:
         if node.op == "Assert" or node.op in calling or _named_functions(node) & calling:
             before = _ancestors(node.name, nodes)
@@ -233,10 +244,10 @@ def _find_own_check(
             # Variables have no values yet.
             is_of_values = node.op == "Assert" and any(f"{name}:0" in tables for name in before)
             if of_inputs and not is_of_values:
-                wanted.append(node.name)
+                checks.append(node.name)
                 operations |= before
                 sources |= of_inputs
-    if not wanted:
+    if not checks:
         return None
     names = tuple(sorted(sources))
     part = _extract(whole, operations)
@@ -251,13 +262,13 @@ def _find_own_check(
 
         @tf.function(autograph=False, input_signature=[specs])
         def run(columns: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
-            given: dict[str, Any] = {inputs[name].name: column for name, column in columns.items()}
+            values: dict[str, Any] = {inputs[name].name: v for name, v in columns.items()}
             graph: Any = tf.compat.v1.get_default_graph()
             for name, outer in captured.items():
-                given[name] = graph.capture(zeros[name].handle if name in zeros else outer)
-            made = tf.graph_util.import_graph_def(part, given, wanted, name="checks")
-            with tf.control_dependencies(made):  # Without readers they would not run.
-                return [tf.identity(tensor) for op in made for tensor in op.outputs]
+                values[name] = graph.capture(zeros[name].handle if name in zeros else outer)
+            imported = tf.graph_util.import_graph_def(part, values, checks, name="checks")
+            with tf.control_dependencies(imported):  # Without dependants they would not run.
+                return [tf.identity(tensor) for op in imported for tensor in op.outputs]
 
         def reason_of(columns: Mapping[str, np.ndarray]) -> str | None:
             try:
@@ -269,24 +280,24 @@ def _find_own_check(
 
         return reason_of
 
-    return OwnCheck(names, prepare)
+    return ModelCheck(names, prepare)
 
 
 def _refusing_functions(functions: Iterable[Any]) -> set[str]:
-    """Returns the names of functions in which rows are selected or assertions made."""
-    found: set[str] = set()
+    """Returns the names of functions that select rows or assert."""
+    refusing: set[str] = set()
     while True:
         more = {
             function.signature.name
             for function in functions
             for node in function.node_def
-            if node.op in ("Assert", *_SELECTING)
-            or node.op in found
-            or _named_functions(node) & found
+            if node.op in ("Assert", *_GATHERS)
+            or node.op in refusing
+            or _named_functions(node) & refusing
         }
-        if more <= found:
-            return found
-        found |= more
+        if more <= refusing:
+            return refusing
+        refusing |= more
 
 
 def _named_functions(node: Any) -> set[str]:
@@ -296,19 +307,19 @@ def _named_functions(node: Any) -> set[str]:
 
 
 def _ancestors(name: str, nodes: Mapping[str, Any]) -> set[str]:
-    """Returns the names of an operation and of all that its inputs follow from."""
-    found, waiting = set(), [name]
+    """Returns the names of an operation and of all operations that it depends on."""
+    ancestors, waiting = set(), [name]
     while waiting:
         one = waiting.pop()
-        if one not in found:
-            found.add(one)
+        if one not in ancestors:
+            ancestors.add(one)
             inputs = (source for source in nodes[one].input if not source.startswith("^"))
             waiting += [source.partition(":")[0] for source in inputs]
-    return found
+    return ancestors
 
 
 def _reason(error: tf.errors.OpError) -> str:
-    """Returns the line of an error's text that says what is wrong."""
+    """Returns the line of an error's text that describes the error."""
     lines = [re.sub(r"\{\{.*?\}\}", "", line).strip() for line in error.message.splitlines()]
     passing = ("Graph execution error", "Detected at node", "<stack traces", "[[")
     return next((line for line in lines if line and not line.startswith(passing)), "an assertion")

@@ -1,4 +1,4 @@
-"""What is found out of a Keras model by building it once, in a graph of its own."""
+"""Inspection of a Keras model, which is built and called once in a separate graph."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fedpersonal.errors import UserError, one_line
 from fedpersonal.model.compiled import (
     CompileOptions,
     ReadyModel,
+    prepare_copies,
     recorded_compile,
-    take_apart,
 )
 from fedpersonal.model.ids import InputCheck, find_checks
 from fedpersonal.model.keras import (
@@ -34,8 +34,8 @@ from fedpersonal.model.keras import (
 )
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.unsupported import (
+    check_batch_randomness,
     check_captures,
-    check_draws,
     check_layers,
     check_methods,
     check_operations,
@@ -69,26 +69,26 @@ def arrange_inputs(
 
 
 def read_inputs(
-    model: keras.Model, given: InputSpec | None
+    model: keras.Model, input_spec: InputSpec | None
 ) -> tuple[dict[str, tf.TensorSpec], str]:
     """Returns the inputs' specs by name, and whether a model takes a `dict`, `list` or `tensor`.
 
     Raises:
-        UserError: If the model does not tell its inputs, or has others than are given.
+        UserError: If the model does not declare its inputs, or `input_spec` has others.
     """
-    known = getattr(model, "inputs", None)
-    is_single = isinstance(model, keras.Sequential) or isinstance(given, tf.TensorSpec)
+    declared = getattr(model, "inputs", None)
+    is_single = isinstance(model, keras.Sequential) or isinstance(input_spec, tf.TensorSpec)
     specs: Mapping[str, tf.TensorSpec] | None
-    specs = {"x": given} if isinstance(given, tf.TensorSpec) else given
-    if specs is None and not known:
+    specs = {"x": input_spec} if isinstance(input_spec, tf.TensorSpec) else input_spec
+    if specs is None and not declared:
         raise UserError(
-            f"{model.name!r} does not tell its inputs: give input_spec, a mapping of input name "
+            f"{model.name!r} does not declare its inputs: give input_spec, a mapping of input name "
             "to tf.TensorSpec with the batch dimension first, or one tf.TensorSpec for a model "
             "that is called with a tensor."
         )
     if specs is not None and is_single and len(specs) > 1:
         raise UserError(f"{model.name!r} takes one input; input_spec names {list(specs)}.")
-    if specs is not None and not known:
+    if specs is not None and not declared:
         return dict(specs), "tensor" if is_single else "dict"
     if isinstance(model.input, Mapping):
         names, tensors = zip(*sorted(model.input.items()))
@@ -104,10 +104,10 @@ def read_inputs(
 
 
 def check_is_numbers(what: str, spec: tf.TensorSpec) -> None:
-    """Raises a UserError if a model's input, or its labels, are texts: clients' examples are not.
+    """Raises a UserError if a model's input, or its labels, are texts: examples are numbers.
 
     Args:
-        what: Names it to the user, such as `input 'text'`.
+        what: The input or the labels in the message, such as `input 'text'`.
         spec: Its spec.
     """
     if not (spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool):
@@ -122,22 +122,22 @@ ModelBuilder = Callable[[], keras.Model]
 
 
 class Inspection(NamedTuple):
-    """A model's parts.
+    """Properties of a model.
 
     Attributes:
         variables: Its variables, in the order in which it creates them.
-        untrained: Names of those that Keras does not train by gradient.
-        updated: Names of those that the model assigns to while it is trained.
-        values: Variable's name to the value that the model starts from, where it is known.
-        keys: For each of them what tells it from variables that are not the model's.
+        untrained: Names of variables that Keras does not train by gradient.
+        updated: Names of variables that the model assigns to in training.
+        values: Variable name to initial value, where the builder or a built model fixes it.
+        keys: The `creation_key` of each variable, by which its creation is recognised.
         input_spec: Input name to `tf.TensorSpec`, batch dimension first.
         takes: Whether the model is called with a `dict`, a `list` or one `tensor`.
-        compiled: What the model was compiled with, or None.
-        draws_noise: Whether layers such as Dropout draw random numbers in training.
+        compiled: The arguments of its `compile`, or None.
+        draws_noise: Whether layers such as Dropout use random numbers in training.
         output_spec: Its output's shape and dtype.
         is_masked: Whether its output has a Keras mask.
-        assigns: Whether its builder assigns to variables: sets the values that they start from.
-        input_checks: What finds values of its inputs that it cannot take.
+        assigns: Whether its builder assigns initial values to variables.
+        input_checks: Checks for input values that the model cannot take.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -155,18 +155,18 @@ class Inspection(NamedTuple):
     input_checks: tuple[InputCheck, ...]
 
 
-# Larger variables get no value in a sketch. What preprocessing layers have learned is smaller, and
-# read where they are built.
+# Larger variables get no value during inspection. The values that preprocessing layers learn, and
+# read when they are built, are smaller.
 MOST_READ = 2**18
 
 
-class _Sketched(UninitializedVariable):
-    """A variable without a value, which tells when it is assigned to, and is not."""
+class _ValuelessVariable(UninitializedVariable):
+    """A variable without a value: assignments to it only call `on_assign`."""
 
     on_assign: Callable[[tf.Variable], None]
 
     def assign(self, value: Any, use_locking=None, name=None, read_value=True) -> tf.Variable:
-        """Says that a value is assigned."""
+        """Calls `on_assign`."""
         del value, use_locking, name, read_value
         self.on_assign(self)
         return self
@@ -175,18 +175,17 @@ class _Sketched(UninitializedVariable):
 
 
 @contextlib.contextmanager
-def sketched(
+def model_graph(
     start: Start = types.MappingProxyType({}),
     on_assign: Callable[[tf.Variable], None] = lambda variable: None,
 ) -> Iterator[tuple[tf.Graph, list[tuple[tf.Variable, dict]]]]:
-    """Yields a graph to build a model in, and the list of its variables with what made them.
+    """Yields a graph to build a model in, and a list of its variables with creation arguments.
 
-    The graph is that of a function: in one of TensorFlow 1, Keras would change the classes of all
-    layers of the program, in its other threads, too. Variables have no values and take no memory,
-    but for small ones of which `start` has a value. Nothing is assigned to them; `on_assign` is
-    called instead.
+    It is a function's graph: in a graph of TensorFlow 1, Keras would change the classes of all
+    layers of the program, in other threads, too. Variables have no values and take no memory,
+    except small ones that `start` has a value for. Assignments to them only call `on_assign`.
     """
-    known_starts = {key: list(values) for key, values in start.items()}
+    remaining_starts = {key: list(values) for key, values in start.items()}
     created: list[tuple[tf.Variable, dict]] = []
 
     def record(next_creator, **kwargs):
@@ -194,16 +193,16 @@ def sketched(
         value = kwargs["initial_value"]
         shape, dtype = kwargs.get("shape"), kwargs.get("dtype")
         if shape is None or dtype is None:
-            if callable(value):  # Its draws are none of the model's.
+            if callable(value):  # Its random numbers must not count as the model's.
                 with func_graph.FuncGraph("value").as_default():
                     value = tf.convert_to_tensor(value(), dtype)
             value = tf.convert_to_tensor(value, dtype)
             shape, dtype = value.shape, value.dtype
-        known = {name: kwargs.get(name) for name in ("trainable", "name", "constraint")}
-        variable = _Sketched(shape=shape, dtype=tf.as_dtype(dtype), **known)
+        options = {name: kwargs.get(name) for name in ("trainable", "name", "constraint")}
+        variable = _ValuelessVariable(shape=shape, dtype=tf.as_dtype(dtype), **options)
         variable.on_assign = on_assign
-        of_key = known_starts.get(creation_key(kwargs))
-        first = of_key.pop(0) if of_key else None
+        start_values = remaining_starts.get(creation_key(kwargs))
+        first = start_values.pop(0) if start_values else None
         if first is not None and first.size <= MOST_READ:
             with tf.init_scope():
                 UninitializedVariable.assign(variable, first)
@@ -215,26 +214,26 @@ def sketched(
         yield graph, created
 
 
-class _AssignedInBuilder(Exception):
-    """Says that a model's builder sets the values that variables start from."""
+class _BuilderAssigns(Exception):
+    """Raised when a model's builder assigns initial values to variables."""
 
 
 class _Assignments:
-    """What a model assigns to, at first while it is built, then while it is called."""
+    """Records the variables that a model assigns to while it is called."""
 
-    def __init__(self, *, is_known: bool):
-        """Takes whether it is known what is assigned while the model is built."""
-        self._is_built, self._is_known = False, is_known
+    def __init__(self, *, allows_builder: bool):
+        """Takes whether the builder may assign, since the values that it assigns are known."""
+        self._is_built, self._allows_builder = False, allows_builder
         self.updated: dict[object, tf.Variable] = {}
 
     def __call__(self, variable: tf.Variable) -> None:
         if self._is_built:
             self.updated[variable.ref()] = variable
-        elif not self._is_known:
-            raise _AssignedInBuilder(variable.name)
+        elif not self._allows_builder:
+            raise _BuilderAssigns(variable.name)
 
     def end_of_build(self) -> None:
-        """Says that the model is called from now on."""
+        """Marks the end of building: the model is called from now on."""
         self._is_built = True
 
 
@@ -243,53 +242,60 @@ def inspect_model(
 ) -> tuple[Inspection, ModelBuilder]:
     """Builds a model and calls it once on placeholders, as in training.
 
-    Where the builder sets starting weights, it is called once more, outside of a graph. `ready` is
-    a model that has been built, or None.
+    A builder that assigns initial weights is called once more, outside of a graph.
+
+    Args:
+        build_model: Returns a new Keras model at each call.
+        input_spec: The inputs' specs, or None if the model declares them.
+        ready: A built model, or None.
 
     Returns:
-        What was found; and the builder, or, of one that works outside of graphs alone, what copies
-        the model that it has built.
+        The model's properties, and its builder. If the builder only works outside of graphs, a
+        builder of copies of the model that it has built.
 
     Raises:
-        UserError: If it is no Keras model, does not tell its inputs, has several outputs, draws
-            random numbers by itself, two of its variables share a name, or it has what training
-            here would leave out.
+        UserError: If it is no Keras model, does not declare its inputs, has several outputs, uses
+            random numbers that Keras' layers do not generate, two of its variables share a name,
+            or it has features that training here would ignore.
     """
     if ready is not None:
         try:
-            found = _inspect(ready.build_model, input_spec, ready.start, originals=ready.weights)
-            return found, ready.build_model
+            inspection = _inspect(
+                ready.build_model, input_spec, ready.start, originals=ready.weights
+            )
+            return inspection, ready.build_model
         except UserError:
             raise
-        except Exception as error:  # Whatever a layer's own code raises.
+        except Exception as error:  # A layer's code may raise anything.
             raise _not_traced(error) from error
     try:
         return _inspect(build_model, input_spec), build_model
     except UserError:
         raise
-    except _AssignedInBuilder:
+    except _BuilderAssigns:
         try:
             with recorded_compile():
                 _, values = build_once(build_model)
             return _inspect(build_model, input_spec, starts(values), assigns=True), build_model
         except UserError:
             raise
-        except Exception as error:  # Such as of `fit` or `get_weights` in the builder.
+        except Exception as error:  # Such as from `fit` or `get_weights` in the builder.
             return _inspect_built(build_model, input_spec, error)
-    except Exception as error:  # Whatever a layer's own code raises.
+    except Exception as error:  # A layer's code may raise anything.
         return _inspect_built(build_model, input_spec, error)
 
 
 def _inspect_built(
     build_model: ModelBuilder, input_spec: InputSpec | None, error: Exception
 ) -> tuple[Inspection, ModelBuilder]:
-    """As `inspect_model`, of a builder that has raised an error in a graph."""
+    """Does what `inspect_model` does, for a builder that has raised an error in a graph."""
     try:
-        copied = take_apart(*build_once(build_model))
-        found = _inspect(copied.build_model, input_spec, copied.start, originals=copied.weights)
+        ready = prepare_copies(*build_once(build_model))
+        inspection = _inspect(ready.build_model, input_spec, ready.start, originals=ready.weights)
     except Exception as other:
         raise (other if isinstance(other, UserError) else _not_traced(error)) from error
-    return found._replace(compiled=found.compiled or copied.compiled), copied.build_model
+    compiled = inspection.compiled or ready.compiled
+    return inspection._replace(compiled=compiled), ready.build_model
 
 
 def _not_traced(error: Exception) -> UserError:
@@ -307,18 +313,23 @@ def _inspect(
     assigns: bool = False,
     originals: Sequence[tf.Variable] = (),
 ) -> Inspection:
-    """As `inspect_model`; `start` has the values that variables start from.
+    """Does what `inspect_model` does, with fixed initial values.
 
-    `originals` are the weights of the model of which `build_model` makes copies.
+    Args:
+        build_model: Returns a new Keras model at each call.
+        input_spec: The inputs' specs, or None if the model declares them.
+        start: Initial values of variables.
+        assigns: Whether the builder assigns initial values to variables.
+        originals: The weights of the built model, if `build_model` copies one.
     """
-    assignments = _Assignments(is_known=bool(start))
-    with sketched(start, assignments) as (graph, created), recorded_compile() as compiled:
+    assignments = _Assignments(allows_builder=bool(start))
+    with model_graph(start, assignments) as (graph, created), recorded_compile() as compiled:
         model = build_model()
         assignments.end_of_build()
         if not isinstance(model, keras.Model):
             raise UserError(f"build_model must return a tf.keras.Model, it returned {model!r}.")
         check_methods(model)
-        check_draws(model)
+        check_batch_randomness(model)
         mixed = [layer for layer in list_layers(model) if mixes_precision(layer)]
         if mixed:
             raise UserError(
@@ -341,17 +352,16 @@ def _inspect(
         check_captures("a layer", graph, originals)
         variables, keys, values = _list_variables(model, created)
         checks = find_checks(inputs, [v for v, _ in created])
-    owned = {v.ref() for v in weights_of(model)}
-    check_updates(model, assignments.updated.values(), owned)
+    check_updates(model, assignments.updated.values(), {v.ref() for v in weights_of(model)})
     names = [v.name for v in variables]
     if len(set(names)) != len(names):
-        raise UserError(f"two variables share a name; name their layers apart: {names}.")
-    of_name = {name: ref for name, (ref, _) in keys.items()}
+        raise UserError(f"two variables share a name; give their layers different names: {names}.")
+    references = {name: ref for name, (ref, _) in keys.items()}
     untrained = {v.ref() for v in model.non_trainable_variables if hasattr(v, "ref")}
     return Inspection(
         variables=variables,
-        untrained=frozenset(name for name, ref in of_name.items() if ref in untrained),
-        updated=frozenset(name for name, ref in of_name.items() if ref in assignments.updated),
+        untrained=frozenset(name for name, ref in references.items() if ref in untrained),
+        updated=frozenset(name for name, ref in references.items() if ref in assignments.updated),
         values=values,
         keys=tuple(key for _, key in keys.values()),
         input_spec=specs,
@@ -369,25 +379,25 @@ def build_once(build_model: ModelBuilder) -> tuple[keras.Model, list[Created]]:
     """Builds a model outside of graphs.
 
     Returns:
-        The model; and what variables it has created, with their values where these are others than
-        those that they were made with.
+        The model, and the variables that it has created, each with its value if that differs from
+        the value that it was created with.
     """
     created: list[tuple[tf.Variable, tuple, bytes | None]] = []
 
     def record(next_creator, **kwargs):
         variable = next_creator(**kwargs)
         is_restored = hasattr(kwargs["initial_value"], "checkpoint_position")
-        # What a function has made, such as `adapt`, has a value when it has run.
+        # A variable created within a function, such as by `adapt`, has a value once it has run.
         digest = _digest(variable) if tf.executing_eagerly() and not is_restored else None
         created.append((variable, creation_key(kwargs), digest))
         return variable
 
     with context.eager_mode(), tf.variable_creator_scope(record):
         model = build_model()
-        made = [
+        variables = [
             Created(v, key, v.numpy() if _digest(v) != first else None) for v, key, first in created
         ]
-    return model, made
+    return model, variables
 
 
 def _digest(variable: tf.Variable) -> bytes:
@@ -397,33 +407,35 @@ def _digest(variable: tf.Variable) -> bytes:
 def _list_variables(
     model: keras.Model, created: list[tuple[tf.Variable, dict]]
 ) -> tuple[tuple[VariableSpec, ...], dict[str, tuple[object, tuple]], dict[str, np.ndarray]]:
-    """Lists the model's own variables: those of an optimizer or of Keras' metrics are not.
+    """Lists the model's variables, without those of an optimizer or of Keras' metrics.
+
+    Where Keras gives two variables the same name, they are named by their layers' paths.
 
     Returns:
-        The variables; by name, each one's reference and key; and the values that are given. Where
-        Keras gives two one name, they are called by their layers' paths.
+        The variables; variable name to reference and `creation_key`; and variable name to initial
+        value, where it is fixed.
     """
     weights = {v.ref() for v in weights_of(model)}
     around = _layers_around(model)
-    paths = {path for own in around.values() for path in own}
-    owned = [(v, kwargs) for v, kwargs in created if v.ref() in weights or v.trainable]
-    uses = collections.Counter(_name(v) for v, _ in owned)
+    paths = {path for layer_paths in around.values() for path in layer_paths}
+    listed = [(v, kwargs) for v, kwargs in created if v.ref() in weights or v.trainable]
+    uses = collections.Counter(_name(v) for v, _ in listed)
     variables, keys = [], {}
     values: dict[str, np.ndarray] = {}
-    for variable, kwargs in owned:
+    for variable, kwargs in listed:
         shape, dtype = tuple(variable.shape), variable.dtype.base_dtype
-        name, own_paths = _name(variable), around.get(variable.ref(), [model.name])
+        name, layer_paths = _name(variable), around.get(variable.ref(), [model.name])
         if uses[name] > 1:
-            name = f"{own_paths[-1]}/{name.rpartition('/')[2]}"
+            name = f"{layer_paths[-1]}/{name.rpartition('/')[2]}"
         parts = name.split("/")
         prefixes = ["/".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
-        names = [name, *reversed(own_paths), *(p for p in prefixes if p not in paths)]
+        names = [name, *reversed(layer_paths), *(p for p in prefixes if p not in paths)]
         initial_value = kwargs.get("initial_value")
         if kwargs["start"] is not None:
             initial_value = values[name] = kwargs["start"]
         initializer = seeded_initializer(initial_value, shape, dtype)
         unique = tuple(dict.fromkeys(names))
-        spec = VariableSpec(name, own_paths[0], shape, dtype, False, initializer, unique)
+        spec = VariableSpec(name, layer_paths[0], shape, dtype, False, initializer, unique)
         variables.append(
             dataclasses.replace(spec, constraint=as_function(kwargs.get("constraint")))
         )
@@ -438,7 +450,7 @@ def _list_variables(
 def _layers_around(model: keras.Model) -> dict[object, list[str]]:
     """Returns variable reference to the paths of the layers around it, outermost first.
 
-    Of a layer that is used in several places the last one counts.
+    For a layer used in several places, the last one counts.
     """
     around: dict[object, list[str]] = {}
     for paths, layer in layers_within(model):

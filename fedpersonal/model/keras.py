@@ -1,7 +1,7 @@
-"""Keras, and all that the library uses of it beyond what its documentation promises.
+"""Keras, and all uses of its undocumented modules and attributes.
 
-No other module imports Keras' own modules or touches its private attributes, so that a version
-which moves one is met here. Elsewhere `keras` is taken from here.
+No other module imports Keras' internal modules or uses its private attributes, so that changes of
+a new Keras version only affect this one. Other modules import `keras` from here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tensorflow import keras
 
 from fedpersonal.errors import UserError
 
-# Keras 2 is TensorFlow's own up to 2.15, and the package tf_keras after it.
+# Keras 2 is part of TensorFlow up to 2.15, and the package tf_keras after it.
 _package = keras.Model.__module__.split(".")[0]
 try:
     functional = importlib.import_module(f"{_package}.src.engine.functional")
@@ -29,22 +29,22 @@ try:
     tf_op_layer = importlib.import_module(f"{_package}.src.layers.core.tf_op_layer")
 except ModuleNotFoundError:
     raise UserError(
-        "tf.keras is Keras 3 here, which fedpersonal does not know: install tf_keras, and import "
-        "fedpersonal before tf.keras is used, or set TF_USE_LEGACY_KERAS=1."
+        "tf.keras is Keras 3 here, which fedpersonal does not support: install tf_keras, and "
+        "import fedpersonal before tf.keras is used, or set TF_USE_LEGACY_KERAS=1."
     ) from None
 
 
 def list_layers(model: keras.Model) -> list[keras.layers.Layer]:
-    """Returns a model with all its layers, those within layers, too."""
+    """Returns a model and all its layers, including those within layers."""
     return list(model._flatten_layers())
 
 
 def layers_within(
     layer: keras.layers.Layer, outer: Sequence[str] = ()
 ) -> Iterator[tuple[list[str], keras.layers.Layer]]:
-    """Yields all layers within a layer or model, each with the paths that lead to it, and it last.
+    """Yields all layers within a layer or model, outer ones first.
 
-    Outer layers come before inner ones.
+    Each comes with the paths of the layers around it and, last, its own path.
     """
     for child in layer._flatten_layers(recursive=False, include_self=False):
         paths = [*outer, f"{outer[-1]}/{child.name}" if outer else child.name]
@@ -52,24 +52,24 @@ def layers_within(
         yield from layers_within(child, paths)
 
 
-def freeze(model: keras.Model, paths: Collection[str]) -> None:
-    """Has the layers at some paths do what they do outside of training, such as normalise."""
+def freeze_layers(model: keras.Model, paths: Collection[str]) -> None:
+    """Makes the layers at these paths behave as in inference, such as batch normalisation."""
     for around, layer in layers_within(model):
         if around[-1] in paths:
             layer.trainable = False
 
 
 def compile_arguments(model: keras.Model) -> Mapping[str, Any] | None:
-    """Returns what a model was compiled with, as it was given; None if it was not."""
+    """Returns the arguments of a model's `compile`; None if it was not compiled."""
     return model._get_compile_args() if getattr(model, "_is_compiled", False) else None
 
 
-# What a subclass of Keras' metrics may change of how values are summed up.
-_SUMMING = ("update_state", "result", "reset_state", "reset_states", "merge_state", "__call__")
+# Methods by which a subclass of Keras' metrics may change how values are aggregated.
+_AGGREGATING = ("update_state", "result", "reset_state", "reset_states", "merge_state", "__call__")
 
 
 def mean_function(metric: Any) -> Callable[..., tf.Tensor] | None:
-    """Returns the function of which a metric is the mean, of labels and output; None for others."""
+    """Returns the function of labels and output whose mean a metric is; None for other metrics."""
     fn, options = metric, {}
     if isinstance(metric, base_metric.MeanMetricWrapper):
         fn, options = metric._fn, metric._fn_kwargs
@@ -90,20 +90,20 @@ def _squared_errors(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
 
 
 def overridden_method(metric: keras.metrics.Metric) -> str | None:
-    """Returns the method by which a metric sums up values in a way of its own, or None."""
-    known = base_metric.MeanMetricWrapper
-    if not isinstance(metric, known):
+    """Returns a method of aggregation that a metric overrides, or None."""
+    mean = base_metric.MeanMetricWrapper
+    if not isinstance(metric, mean):
         return None
-    for name in _SUMMING:
-        if getattr(type(metric), name) is not getattr(known, name):
+    for name in _AGGREGATING:
+        if getattr(type(metric), name) is not getattr(mean, name):
             return name
     return None
 
 
 def match_shapes(labels: tf.Tensor, output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns labels and output in the shapes and dtypes that Keras' fit gives losses.
+    """Returns labels and output in the shapes and dtypes that Keras' fit passes to losses.
 
-    Numbers (batch,) become (batch, 1): Keras averages over the last axis, which must not be the
+    Shape (batch,) becomes (batch, 1): Keras averages over the last axis, which must not be the
     batch.
     """
     if output.shape.rank == 1:
@@ -113,56 +113,56 @@ def match_shapes(labels: tf.Tensor, output: tf.Tensor) -> tuple[tf.Tensor, tf.Te
     return labels, output
 
 
-def as_loss(given: object) -> keras.losses.Loss:
-    """Returns the Keras loss that compile makes of a loss, its name, or a function.
+def as_loss(loss: object) -> keras.losses.Loss:
+    """Converts a loss, its name, or a function to a Keras loss, as `compile` does.
 
     Raises:
-        ValueError: If Keras knows no such loss.
+        ValueError: If Keras has no such loss.
     """
-    found = keras.losses.get(given)
-    if isinstance(found, keras.losses.Loss):
-        return found
-    if isinstance(found, type):
-        raise ValueError(f"{found.__name__} is a class; give an object, {found.__name__}()")
-    if not callable(found):
-        raise ValueError(f"{given!r} is no loss, no name of one, and no function")
-    return keras_losses.LossFunctionWrapper(found)
+    resolved = keras.losses.get(loss)
+    if isinstance(resolved, keras.losses.Loss):
+        return resolved
+    if isinstance(resolved, type):
+        raise ValueError(f"{resolved.__name__} is a class; give an object, {resolved.__name__}()")
+    if not callable(resolved):
+        raise ValueError(f"{loss!r} is no loss, no name of one, and no function")
+    return keras_losses.LossFunctionWrapper(resolved)
 
 
 def takes_mean(loss: keras.losses.Loss) -> bool:
-    """Tells whether a loss is the mean over a batch of what its `call` returns."""
-    is_plain = type(loss).__call__ is keras.losses.Loss.__call__
-    return is_plain and loss.reduction in ("auto", "sum_over_batch_size")
+    """Returns whether a loss is the mean over a batch of the values that its `call` returns."""
+    is_inherited = type(loss).__call__ is keras.losses.Loss.__call__
+    return is_inherited and loss.reduction in ("auto", "sum_over_batch_size")
 
 
 class _Unrecorded:
-    """Stands in for the metric in which Keras records the loss."""
+    """Replaces the metric in which Keras records the loss."""
 
     def update_state(self, *args: Any, **kwargs: Any) -> None:
         """Records nothing."""
 
 
 def loss_of_batch(loss: keras.losses.Loss, labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-    """Returns the loss of a batch as Keras' fit computes it, with the output's mask."""
+    """Computes the loss of a batch as Keras' fit does, with the output's mask."""
     container = compile_utils.LossesContainer(loss, total_loss_mean=_Unrecorded())
     return container(labels, output)
 
 
-# What Keras' losses and metrics read of an output beside its numbers.
+# Attributes of an output tensor that Keras' losses and metrics read.
 _NOTES = ("_keras_mask", "_keras_logits")
 
 
 def notes_of(output: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the mask of an output, and the logits that its probabilities are made of.
+    """Returns the mask of an output, and the logits that its probabilities were computed from.
 
-    Keras attaches them to the tensor, and operations on the tensor lose them.
+    Keras attaches them to the tensor as attributes; operations on the tensor lose them.
     """
-    found = {name: getattr(output, name, None) for name in _NOTES}
-    return {name: note for name, note in found.items() if note is not None}
+    notes = {name: getattr(output, name, None) for name in _NOTES}
+    return {name: note for name, note in notes.items() if note is not None}
 
 
 def with_notes(output: tf.Tensor, notes: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Attaches to a tensor what `notes_of` returns."""
+    """Attaches notes, such as from `notes_of`, to a tensor, and returns it."""
     for name, note in notes.items():
         setattr(output, name, note)
     return output
@@ -171,7 +171,7 @@ def with_notes(output: tf.Tensor, notes: Mapping[str, tf.Tensor]) -> tf.Tensor:
 def map_logits(
     notes: Mapping[str, tf.Tensor], fn: Callable[[tf.Tensor], tf.Tensor]
 ) -> dict[str, tf.Tensor]:
-    """Returns notes with logits changed as their output is."""
+    """Applies a function to the logits among notes."""
     return {name: fn(note) if name == "_keras_logits" else note for name, note in notes.items()}
 
 
@@ -191,9 +191,10 @@ def drop_mask(output: tf.Tensor) -> tf.Tensor:
 def weigh_values(
     values: tf.Tensor, output: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor] | tuple[tf.Tensor, None]:
-    """Returns a metric's values, and their weights by the masks of values and output, if any.
+    """Returns a metric's values, and their weights as Keras' means use them.
 
-    Both have one shape. These are the weights by which Keras' means weigh.
+    The weights follow from the masks of values and output; None without masks. Both results have
+    the same shape.
     """
     weights = mask_of(output)
     weights = losses_utils.apply_mask(values, weights, mask_of(values))
@@ -209,17 +210,17 @@ def weigh_values(
 
 
 def _function_of(loss: object) -> tuple[object, Mapping[str, Any]]:
-    """Returns the function that a loss of Keras' calls, and with which options."""
-    found = keras.losses.get(loss)
-    if isinstance(found, keras.losses.Loss):
-        known, kind = keras_losses.LossFunctionWrapper, type(found)
-        if kind.__call__ is not known.__call__ or kind.call is not known.call:
-            return found, {}
-    return getattr(found, "fn", found), getattr(found, "_fn_kwargs", {})
+    """Returns the function that a Keras loss calls, and its options."""
+    resolved = keras.losses.get(loss)
+    if isinstance(resolved, keras.losses.Loss):
+        wrapper, kind = keras_losses.LossFunctionWrapper, type(resolved)
+        if kind.__call__ is not wrapper.__call__ or kind.call is not wrapper.call:
+            return resolved, {}
+    return getattr(resolved, "fn", resolved), getattr(resolved, "_fn_kwargs", {})
 
 
 def label_range(loss: object, num_outputs: int | None) -> tuple[int, int] | None:
-    """Returns the least and the largest label that a loss of Keras takes; None of others."""
+    """Returns the least and the largest label that a Keras loss takes; None for any range."""
     fn, options = _function_of(loss)
     if fn is keras.losses.binary_crossentropy:
         return 0, 1
@@ -229,100 +230,103 @@ def label_range(loss: object, num_outputs: int | None) -> tuple[int, int] | None
     return 0, num_outputs - 1
 
 
-def own_metrics(layer: keras.layers.Layer) -> list[keras.metrics.Metric]:
-    """Returns the metrics that a layer reports, but for those of `compile`."""
+def reported_metrics(layer: keras.layers.Layer) -> list[keras.metrics.Metric]:
+    """Returns the metrics that a layer reports, without those of `compile`."""
     return list(layer._metrics)
 
 
 def copy_layer(layer: keras.layers.Layer) -> keras.layers.Layer:
-    """Returns a new layer made as another was; one with a vocabulary, often learned, as it is."""
+    """Returns a new layer with the configuration of another; a layer with a vocabulary itself.
+
+    A vocabulary is often learned from data, and not part of the configuration.
+    """
     return layer if hasattr(layer, "lookup_table") else type(layer).from_config(layer.get_config())
 
 
 def weights_of(layer: keras.layers.Layer) -> list[tf.Variable]:
-    """Returns a layer's weights: a vocabulary, which Keras lists among them, is none."""
+    """Returns a layer's weights, without vocabularies, which Keras lists among them."""
     return [weight for weight in layer.weights if hasattr(weight, "ref")]
 
 
 def takes_class_ids(loss: object) -> bool:
-    """Tells whether a loss of Keras takes the numbers of classes for labels."""
+    """Returns whether a Keras loss takes ids of classes as labels."""
     return _function_of(loss)[0] is keras.losses.sparse_categorical_crossentropy
 
 
 def mixes_precision(layer: keras.layers.Layer) -> bool:
-    """Tells whether a layer computes in other numbers than its variables are of."""
+    """Returns whether a layer computes in another dtype than that of its variables."""
     return layer.compute_dtype != layer.variable_dtype
 
 
 def record_inputs(model: keras.Model, name: str) -> list[Any]:
-    """Has a layer of a model write down what it is called with, in the list that is returned."""
-    seen: list[Any] = []
+    """Returns a list to which a layer of a model appends its inputs each time it is called."""
+    calls: list[Any] = []
     for layer in list_layers(model):
         if layer.name == name:
-            layer.call = functools.partial(_record, layer.call, seen)
-    return seen
+            layer.call = functools.partial(_record, layer.call, calls)
+    return calls
 
 
-def _record(call: Callable[..., Any], seen: list[Any], inputs: Any, *more: Any, **options: Any):
-    seen.append(inputs)
+def _record(call: Callable[..., Any], calls: list[Any], inputs: Any, *more: Any, **options: Any):
+    calls.append(inputs)
     return call(inputs, *more, **options)
 
 
 def are_probabilities(output: tf.Tensor) -> bool:
-    """Tells whether Keras' softmax or sigmoid has made an output."""
+    """Returns whether Keras' softmax or sigmoid computed an output."""
     return hasattr(output, "_keras_logits")
 
 
 def logits_of(output: tf.Tensor) -> tf.Tensor:
-    """Returns what Keras' softmax or sigmoid has made an output of, or the output."""
+    """Returns the logits that an output's probabilities were computed from, or the output."""
     return getattr(output, "_keras_logits", output)
 
 
 def as_probabilities(logits: tf.Tensor) -> tf.Tensor:
-    """Returns what Keras' softmax makes of logits, or its sigmoid of a single one."""
-    made = tf.nn.softmax(logits) if logits.shape[-1] > 1 else tf.sigmoid(logits)
-    made._keras_logits = logits  # By which Keras' losses are exact.
-    return made
+    """Applies Keras' softmax to logits, or its sigmoid to a single one."""
+    probabilities = tf.nn.softmax(logits) if logits.shape[-1] > 1 else tf.sigmoid(logits)
+    probabilities._keras_logits = logits  # Keras' losses use them to be exact.
+    return probabilities
 
 
 def takes_logits(loss: object) -> bool | None:
-    """Tells whether a cross-entropy of Keras' takes logits or probabilities; None of others."""
+    """Returns whether a Keras cross-entropy takes logits, not probabilities; None for others."""
     fn, options = _function_of(loss)
     names = ("binary_crossentropy", "categorical_crossentropy", "sparse_categorical_crossentropy")
-    is_known = fn in [getattr(keras.losses, name) for name in names]
-    return bool(options.get("from_logits")) if is_known else None
+    is_cross_entropy = fn in [getattr(keras.losses, name) for name in names]
+    return bool(options.get("from_logits")) if is_cross_entropy else None
 
 
 def replace_generators(model: keras.Model, generator: object) -> None:
-    """Has all layers of a model, such as Dropout, draw from another random generator."""
+    """Makes all layers of a model, such as Dropout, use another random generator."""
     for layer in list_layers(model):
         if hasattr(layer, "_random_generator"):
             layer._random_generator = generator
 
 
 def with_generator(initializer: Any, generator: object) -> Callable[..., tf.Tensor] | None:
-    """Returns an initializer that draws from this generator; None if it does not draw."""
+    """Returns an initializer that uses this random generator; None if it is not random."""
     if not hasattr(initializer, "_random_generator"):
         return None
     seeded = copy.copy(initializer)
     seeded._random_generator = generator
-    seeded._used = False  # Else Keras warns of equal values, which the seed sees to.
+    seeded._used = False  # Else Keras warns of equal values; here seeds make values differ.
     return seeded
 
 
-def is_plain(initializer: Any) -> bool:
-    """Tells whether an initializer is Keras' own and gives each number whatever the others are."""
-    own = keras.initializers.Zeros.__module__
+def is_elementwise(initializer: Any) -> bool:
+    """Returns whether an initializer is one of Keras' that computes each number independently."""
+    module = keras.initializers.Zeros.__module__
     orthogonal = isinstance(initializer, keras.initializers.Orthogonal)
-    return type(initializer).__module__ == own and not orthogonal
+    return type(initializer).__module__ == module and not orthogonal
 
 
 def restore_argument_names(model: keras.Model) -> None:
-    """Tells operations such as `x[:, :1]` or `tf.reduce_sum(x, 1)` what their arguments are called.
+    """Restores the argument names of operations such as `x[:, :1]` or `tf.reduce_sum(x, 1)`.
 
-    Keras copies arguments by name, and drops those without. Once a model is built where AutoGraph
-    is off, as in `tf.function(autograph=False)`, Keras finds no names for its operations in any
-    model built later in the process; their signatures keep them.
+    Keras copies arguments by name, and drops those without a name. Once a model is built without
+    AutoGraph, as in `tf.function(autograph=False)`, Keras finds no names for the operations of any
+    model built later in the process. Their signatures still have the names.
     """
     for layer in list_layers(model):
         if isinstance(layer, tf_op_layer.TFOpLambda):
@@ -330,25 +334,25 @@ def restore_argument_names(model: keras.Model) -> None:
 
 
 def is_operation(layer: keras.layers.Layer) -> bool:
-    """Tells whether a layer is what Keras makes of an operation such as `x[:, 1:]`."""
+    """Returns whether a layer is one that Keras makes from an operation such as `x[:, 1:]`."""
     return type(layer).__module__ == tf_op_layer.__name__
 
 
 def is_network(layer: keras.layers.Layer) -> bool:
-    """Tells whether a layer is a Sequential or functional model."""
+    """Returns whether a layer is a Sequential or functional model."""
     return hasattr(layer, "_network_nodes")
 
 
 def describe_connections(network: keras.Model) -> dict[str, Any]:
-    """Returns how the layers of a functional model are connected, by name."""
-    # Layers that do not say how they were made are connected, too.
+    """Returns the connections of a functional model's layers, by layer name."""
+    # Without serializing layers, since some have no configuration.
     described = functional.get_network_config(network, serialize_layer_fn=lambda _: {})
     described["layers"] = {one["name"]: one["inbound_nodes"] for one in described["layers"]}
     return described
 
 
 def replace_constants(model: keras.Model) -> None:
-    """Makes arrays of numbers such as 2 in `2 * x`: Keras writes no tensors of a graph down."""
+    """Replaces constant tensors, such as 2 in `2 * x`, by arrays: Keras serializes no tensors."""
     for node in (node for layer in list_layers(model) for node in layer._inbound_nodes):
         node.call_args, node.call_kwargs = tf.nest.map_structure(
             _constant, (node.call_args, node.call_kwargs)

@@ -1,8 +1,8 @@
 """Lookup tables, reduced to the rows in use.
 
-A table that is only ever looked up by one input can be replaced, for a batch, by the rows that the
-batch's ids select, with ids that count 0, 1, 2, ...: predictions, losses and gradients are those of
-the whole table, whatever the model does with them.
+If a table is only looked up, and by one input, a batch needs only the rows that its ids select,
+with consecutive ids 0, 1, 2, ... in their place. Predictions, losses and gradients equal those with
+the whole table.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fedpersonal.model.keras import keras
 if TYPE_CHECKING:
     from fedpersonal.model.partition import PartitionedModel, Values
 
-# Tables may be huge: a few rows tell as much.
+# Number of rows for checks, which whole tables, often huge, would not make stricter.
 FEW_ROWS = 50
 
 
 def random_values(model: PartitionedModel, *, seed: int = 0) -> Values:
-    """Draws normal values of all variables, of tables a few rows only; needs a graph."""
+    """Samples normal values of all variables, with few rows of each table; requires a graph."""
     values = {}
     for i, v in enumerate(model.variables):
         shape = (FEW_ROWS, *v.shape[1:]) if v.name in model.tables else v.shape
@@ -36,10 +36,10 @@ def random_values(model: PartitionedModel, *, seed: int = 0) -> Values:
 def random_features(
     model: PartitionedModel, num_examples: int, *, seed: int = 0, places: int = 3
 ) -> Values:
-    """Draws inputs (num_examples, ...), each unknown dimension of `places`; needs a graph.
+    """Samples inputs (num_examples, ...), with unknown dimensions of `places`; requires a graph.
 
-    Looked-up ids are in the tables of `random_values`; other integers are 0 or 1, since nobody
-    knows what else they may be; and other numbers positive, since logarithms are taken of them.
+    Looked-up ids are in the range of `random_values`' tables. Other integers are 0 or 1, since
+    their range is unknown. Other numbers are positive, since models may take their logarithms.
     """
     features = {}
     for name, spec in model.input_spec.items():
@@ -50,12 +50,12 @@ def random_features(
             ids = tf.random.stateless_uniform(
                 [count - 1], [seed, 1], 0, min(rows, FEW_ROWS), dtype=tf.int32
             )
-            # An id of 0, which some models mask, where a count from 0 has another number.
+            # The last id is 0, which models may mask; consecutive ids have another number there.
             ids = tf.reshape(tf.concat([ids, [0]], 0), shape)
             features[name] = tf.cast(ids, spec.dtype)
         elif spec.dtype.is_floating:
-            drawn = tf.random.stateless_normal(shape, [seed, 2], dtype=spec.dtype)
-            features[name] = tf.abs(drawn)
+            normal = tf.random.stateless_normal(shape, [seed, 2], dtype=spec.dtype)
+            features[name] = tf.abs(normal)
         else:
             bits = tf.random.stateless_uniform(shape, [seed, 3], 0, 2, dtype=tf.int32)
             features[name] = tf.cast(bits, spec.dtype)
@@ -65,7 +65,7 @@ def random_features(
 def fetch_rows(
     model: PartitionedModel,
     shared: Mapping[str, tf.Tensor],
-    own: Mapping[str, tf.Tensor],
+    per_client: Mapping[str, tf.Tensor],
     features: Mapping[str, tf.Tensor],
     positions: Mapping[str, tf.Tensor],
 ) -> dict[str, tf.Tensor]:
@@ -74,22 +74,26 @@ def fetch_rows(
     Args:
         model: The partitioned model.
         shared: Table's variable name to the whole table, (rows, ...).
-        own: Table's variable name to each client's touched rows, (C, R, ...), where it has some.
-        features: Input name to ids of shape (C, ...), of `T` ids a client.
-        positions: Table's variable name to where those ids stand among the touched rows, (C, ...).
+        per_client: Table's variable name to each client's touched rows, (C, R, ...), for tables
+            that clients have rows of.
+        features: Input name to ids of shape (C, ...), with `T` ids per client.
+        positions: Table's variable name to the positions of the ids among the touched rows,
+            (C, ...).
     """
     rows = {}
     for name, feature in model.tables.items():
         flat = [tf.shape(features[feature])[0], -1]
-        if name in own:
-            rows[name] = tf.gather(own[name], tf.reshape(positions[name], flat), batch_dims=1)
+        if name in per_client:
+            rows[name] = tf.gather(
+                per_client[name], tf.reshape(positions[name], flat), batch_dims=1
+            )
         else:
             rows[name] = tf.gather(shared[name], tf.reshape(features[feature], flat))
     return rows
 
 
 def count_ids(model: PartitionedModel, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns what stands in for each looked-up input of shape (C, ...): ids from 0, (1, ...)."""
+    """Returns consecutive ids from 0, (1, ...), for each looked-up input of shape (C, ...)."""
     counted = {}
     for feature in set(model.tables.values()):
         ids = features[feature]
@@ -101,10 +105,10 @@ def count_ids(model: PartitionedModel, features: Mapping[str, tf.Tensor]) -> dic
 
 
 def check_lookups(model: PartitionedModel) -> None:
-    """Checks numerically that rows in use, with ids that count, give what whole tables give.
+    """Checks numerically that rows in use with consecutive ids give the results of whole tables.
 
     Raises:
-        ValueError: If they do not: something else sees the ids or the whole table.
+        ValueError: If they do not, since the model uses the ids or the whole table otherwise.
     """
     if not model.tables:
         return
@@ -116,34 +120,35 @@ def check_lookups(model: PartitionedModel) -> None:
         rows = {k: v[0] for k, v in fetch_rows(model, values, {}, features, {}).items()}
         counted = {**features, **count_ids(model, features)}
 
-        def everything(values, features, rows_in_order=False):
+        def results(values, features, rows_in_order=False):
             features = {k: v[0] for k, v in features.items()}
             output, added = model.predict(
                 values, features, training=False, rows_in_order=rows_in_order
             )
             return tf.concat([tf.reshape(t, [-1]) for t in (output, *added)], axis=0)
 
-        return everything(values, features), everything({**values, **rows}, counted, True)
+        return results(values, features), results({**values, **rows}, counted, True)
 
     try:
         whole, reduced = (t.numpy() for t in both_ways())
         is_equal = np.allclose(whole, reduced, rtol=1e-4, atol=1e-4, equal_nan=True)
-    except tf.errors.InvalidArgumentError:  # A counted id where a table has no such row.
+    except tf.errors.InvalidArgumentError:  # A consecutive id exceeds another table's rows.
         is_equal = False
     if not is_equal:
         raise ValueError(
-            f"lookups {model.lookups} change the model's output or its losses: its layers see more "
-            "of the ids or of the tables than the rows looked up (as mask_zero, a regularizer of "
-            "the embeddings, or a second use of the input do). Leave these layers out. With a "
-            "table of users this also breaks the split-personalization constraint (FURL, section "
-            "3.2): the loss of one user must not depend on the embeddings of others."
+            f"lookups {model.lookups} change the model's output or its losses: its layers use the "
+            "ids or the tables for more than looking up rows (such as mask_zero, a regularizer of "
+            "the embeddings, or a second use of the input). Leave these layers out of lookups. "
+            "With a table of users this also breaks the split-personalization constraint (FURL, "
+            "section 3.2): the loss of one user must not depend on the embeddings of others."
         )
 
 
 def skip_lookups(model: keras.Model, names: Container[str]) -> None:
-    """Has a model's embeddings of these names return their tables, where that is the same.
+    """Makes embedding layers of these names return their whole tables, where that is equivalent.
 
-    It is where they look an input of the model up as it is; others are left alone.
+    It is equivalent if the layer looks up an input of the model directly; other layers are left
+    unchanged.
     """
     inputs = {id(tensor) for tensor in tf.nest.flatten(getattr(model, "inputs", None))}
     for layer in model.layers:

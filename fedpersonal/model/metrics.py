@@ -1,4 +1,4 @@
-"""Metrics that are ratios of two sums over examples, so that clients' sums add up."""
+"""Metrics that are ratios of two sums over examples, so that sums of clients can be added."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ class Metric:
 
     Attributes:
         name: Column name.
-        example_value: Maps (labels, predictions) to float32 values of shape (batch,). Where an
-            example counts as several, as a sentence does as its tokens, their sum.
+        example_value: Maps (labels, predictions) to float32 values of shape (batch,). If an
+            example has a weight, such as a sentence's number of tokens, the value is the sum over
+            these.
         finalize: Maps the mean, a tensor or an array of means, to the metric by plain operators.
-        example_weight: Maps labels to float32 (batch,): as how many each example counts. None
-            stands for the model's own weights.
+        example_weight: Maps labels to float32 (batch,), the weight of each example. None for the
+            model's weights.
     """
 
     name: str
@@ -61,11 +62,11 @@ class Metric:
         Args:
             labels: (batch, ...).
             predictions: The model's output, without a last axis of one that labels lack.
-            weights: float32 (batch,): the model's own weights of examples.
+            weights: float32 (batch,), the model's weights of examples.
         """
-        own = self.example_weight
-        weight = weights if own is None else tf.cast(own(labels), tf.float32)
-        return self.example_value(labels, predictions), weight
+        if self.example_weight is not None:
+            weights = tf.cast(self.example_weight(labels), tf.float32)
+        return self.example_value(labels, predictions), weights
 
 
 RMSE = Metric("rmse", lambda labels, predictions: tf.square(predictions - labels), lambda m: m**0.5)
@@ -77,7 +78,7 @@ RATING_METRICS = (RMSE, MAE, HALF_STAR_ACCURACY)
 
 
 def class_accuracy(name: str = "accuracy") -> Metric:
-    """Returns the share of examples whose most likely class is the right one.
+    """Returns the metric that is the share of examples whose most likely class is the label.
 
     Labels are int32 (batch,), predictions float32 (batch, num_classes), logits or probabilities.
     """
@@ -90,7 +91,7 @@ def class_accuracy(name: str = "accuracy") -> Metric:
 
 
 def binary_accuracy(name: str = "accuracy") -> Metric:
-    """Returns the share of examples whose logit has the right sign, 0 being negative.
+    """Returns the metric that is the share of logits with the right sign; 0 is negative.
 
     Labels are (batch,) of 0 and 1 in any dtype, predictions float32 (batch,), logits.
     """
@@ -102,9 +103,11 @@ def binary_accuracy(name: str = "accuracy") -> Metric:
 
 
 def finalize(metrics: Sequence[Metric], sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Turns sums over examples into metrics, elementwise; NaN where there was no example.
+    """Converts sums over examples to metrics, elementwise; NaN if there was no example.
 
-    `sums` maps a metric's name, or `loss`, to (..., 2): the sums of its example values and weights.
+    Args:
+        metrics: The metrics.
+        sums: A metric's name, or `loss`, to (..., 2), the sums of its example values and weights.
     """
     finalizers = {"loss": _identity, **{m.name: m.finalize for m in metrics}}
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -117,16 +120,16 @@ def finalize(metrics: Sequence[Metric], sums: Mapping[str, np.ndarray]) -> dict[
 def ranking_metrics(
     scores: np.ndarray, *, at: int, candidates: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
-    """Returns hit rate and NDCG of a single relevant item at a cut-off, for each client.
+    """Computes hit rate and NDCG of a single relevant item at a cut-off, for each client.
 
-    Items of equal scores are in random order: the metrics are what that comes to on average. Where
-    scores are no numbers, the relevant item comes last. A client with no more candidates than the
-    cut-off has no metric, NaN: any order would have the item there.
+    Items of equal scores are in random order; the metrics are expectations over it. If scores are
+    NaN, the relevant item is last. A client with at most as many candidates as the cut-off has the
+    metric NaN, since any order has the item above the cut-off.
 
     Args:
         scores: Floats (num_clients, width), the relevant item's first.
         at: The cut-off, such as 10.
-        candidates: Which scores count, bool of the same shape, the relevant item's among them; None
+        candidates: Which scores count, bool of the same shape, including the relevant item's; None
             for all.
 
     Returns:
@@ -148,37 +151,37 @@ Loss = Union[str, keras.losses.Loss, ExampleFn]
 
 
 class PerExample:
-    """A function of labels and outputs in the shapes of Keras' fit, as one float an example."""
+    """A function of labels and outputs in the shapes of Keras' fit, with one float per example."""
 
     def __init__(self, function: ExampleFn):
         """Takes the function."""
         self._function = function
 
-    def called(self, labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-        """Returns what the function itself returns."""
+    def call_function(self, labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+        """Returns the value of the function itself."""
         return _with_autograph(self._function, *match_shapes(labels, output))
 
     def __call__(self, labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-        """Returns one number an example; one of a whole batch is each example's."""
-        return _mean_of_places(self.called(labels, output), labels)
+        """Returns one number per example; a number for the whole batch is repeated."""
+        return _mean_of_places(self.call_function(labels, output), labels)
 
 
 class ExampleLoss(PerExample):
-    """A loss in any form that Keras takes, as one float32 an example, whose mean is Keras' loss.
+    """A loss in any form that Keras takes, with one float32 per example; their mean is Keras' loss.
 
     Attributes:
-        is_mean: Whether Keras' loss is the mean over a batch of what the function returns, as long
-            as nothing is masked. If not, each example has the loss of its batch.
+        is_mean: Whether Keras' loss is the mean over a batch of the function's values, as long as
+            nothing is masked. If not, each example has the loss of its batch.
     """
 
-    def __init__(self, given: Loss):
+    def __init__(self, loss: Loss):
         """Takes a Keras loss, its name, or a function.
 
         Raises:
-            UserError: If Keras knows no such loss, or it has no single number for a batch.
+            UserError: If Keras has no such loss, or it has no single number for a batch.
         """
         try:
-            self._loss = as_loss(given)
+            self._loss = as_loss(loss)
         except (ValueError, TypeError) as error:
             raise UserError(f"loss: {one_line(error)}") from error
         super().__init__(self._loss.call)
@@ -187,10 +190,10 @@ class ExampleLoss(PerExample):
             raise _no_single_number("reduction='none'")
 
     def __call__(self, labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-        """Returns one number an example."""
+        """Returns one number per example."""
         try:
             if self.is_mean and mask_of(output) is None:
-                values = self.called(labels, output)
+                values = self.call_function(labels, output)
                 if mask_of(values) is None:
                     return tf.cast(_mean_of_places(values, labels), tf.float32)
             pair = match_shapes(labels, output)
@@ -215,7 +218,7 @@ def _no_single_number(reason: str) -> UserError:
 
 
 def _mean_of_places(values: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns one number an example, (batch,); one of a whole batch is each example's."""
+    """Returns one number per example, (batch,); a number for the whole batch is repeated."""
     if values.shape.rank == 0:
         return tf.fill(tf.shape(labels)[:1], values)
     if values.shape.rank and values.shape.rank > 1:
@@ -224,7 +227,7 @@ def _mean_of_places(values: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 
 def _with_autograph(function: ExampleFn, labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-    """Calls a function, which may branch on tensors as in Keras."""
+    """Calls a function, with AutoGraph if it branches on tensors."""
     try:
         return function(labels, output)
     except tf.errors.OperatorNotAllowedInGraphError:
@@ -234,9 +237,9 @@ def _with_autograph(function: ExampleFn, labels: tf.Tensor, output: tf.Tensor) -
 
 @dataclasses.dataclass(frozen=True)
 class KerasMetric(Metric):
-    """A function of the mean of what a Keras function returns, over places that are not masked.
+    """A metric of the mean of a Keras function's values over places that are not masked.
 
-    It is called with the model's output as Keras' fit calls it.
+    The function is called with labels and output in the shapes of Keras' fit.
     """
 
     example_value: PerExample
@@ -244,27 +247,27 @@ class KerasMetric(Metric):
     def weigh(
         self, labels: tf.Tensor, predictions: tf.Tensor, weights: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """As of `Metric`; where there is a mask, an example weighs as many as its places do."""
-        found = self.example_value.called(labels, predictions)
+        """See `Metric`; with a mask, an example's weight is the sum of its places' weights."""
+        raw = self.example_value.call_function(labels, predictions)
         try:
-            values, of_places = weigh_values(found, predictions)
+            values, place_weights = weigh_values(raw, predictions)
         except ValueError as error:
             raise UserError(
-                f"metric {self.name!r} returns shape {found.shape}, which Keras cannot weigh by "
+                f"metric {self.name!r} returns shape {raw.shape}, which Keras cannot weigh by "
                 f"the mask of the model's output: {one_line(error)}"
             ) from error
-        if of_places is None:
+        if place_weights is None:
             return _mean_of_places(values, labels), weights
         axes = list(range(1, values.shape.rank))
-        # What is masked may be anything, even NaN.
-        weighed = tf.where(of_places > 0, values * of_places, 0.0)
-        return tf.reduce_sum(weighed, axes), tf.reduce_sum(of_places, axes)
+        # Masked values may be NaN.
+        weighed = tf.where(place_weights > 0, values * place_weights, 0.0)
+        return tf.reduce_sum(weighed, axes), tf.reduce_sum(place_weights, axes)
 
 
 AnyMetric = Union[Metric, str, keras.metrics.Metric, ExampleFn]
 Metrics = Union[AnyMetric, Sequence[AnyMetric]]
 
-# What Keras makes of a name by the shapes of labels and predictions: binary, sparse, categorical.
+# Names that Keras resolves by the shapes of labels and predictions: binary, sparse, categorical.
 _BY_SHAPE = {
     kind: [f"{prefix}_{kind}" for prefix in ("binary", "sparse_categorical", "categorical")]
     for kind in ("accuracy", "crossentropy")
@@ -273,40 +276,42 @@ _SHORT = {"acc": "accuracy", "ce": "crossentropy"}
 
 
 def as_metrics(metrics: Metrics, *, are_weighted: bool) -> tuple[Metric, ...]:
-    """Turns metrics, in any form that `PartitionedModel` takes, into the library's.
+    """Converts metrics, in any form that `PartitionedModel` takes, to `Metric`s.
 
-    `are_weighted` tells whether examples count as several, which Keras metrics do not know.
+    Args:
+        metrics: The metrics.
+        are_weighted: Whether examples have weights, which Keras metrics do not support.
 
     Raises:
         UserError: If one is no mean over examples, is unknown, or has the name of another.
     """
-    found = [
+    converted = [
         metric if isinstance(metric, Metric) else _convert(metric, are_weighted)
         for metric in tf.nest.flatten(metrics)
     ]
-    names = ["loss", *(metric.name for metric in found)]
+    names = ["loss", *(metric.name for metric in converted)]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
         raise UserError(f"metrics: two have the name {twice[0]!r}; `loss` is always reported.")
-    return tuple(found)
+    return tuple(converted)
 
 
 def _name_of(metric: Any) -> str:
-    """Returns a metric's name as Keras has it: what has none is called by its class."""
+    """Returns a metric's name as Keras has it, or its class' name in snake case."""
     names = (getattr(metric, name, None) for name in ("name", "__name__"))
-    of_class = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
-    return next(filter(None, names), of_class)
+    class_name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
+    return next(filter(None, names), class_name)
 
 
-def _convert(given: str | keras.metrics.Metric | ExampleFn, are_weighted: bool) -> Metric:
-    metric: Any = _by_name(given) if isinstance(given, str) else given
+def _convert(argument: str | keras.metrics.Metric | ExampleFn, are_weighted: bool) -> Metric:
+    metric: Any = _by_name(argument) if isinstance(argument, str) else argument
     if isinstance(metric, type):
-        raise UserError(f"metrics: {given!r} is a class; give an object, {metric.__name__}().")
-    name = given if isinstance(given, str) else _name_of(metric)
+        raise UserError(f"metrics: {argument!r} is a class; give an object, {metric.__name__}().")
+    name = argument if isinstance(argument, str) else _name_of(metric)
     if are_weighted:
         raise UserError(
-            f"metrics: with example_weight, Keras' {name!r} cannot tell as how many an example "
-            "counts. Give a fedpersonal.model.metrics.Metric of sums."
+            f"metrics: Keras' {name!r} does not support example_weight, the weight of an example. "
+            "Give a fedpersonal.model.metrics.Metric of sums."
         )
     function = metric if isinstance(metric, _ByShape) else mean_function(metric)
     if function is None:
@@ -320,7 +325,7 @@ def _convert(given: str | keras.metrics.Metric | ExampleFn, are_weighted: bool) 
     if changed:
         raise UserError(
             f"metrics: {name!r} ({type(metric).__name__}) overrides {changed}, so it cannot be "
-            "summed over clients. Give its function alone, which returns one value an example, or "
+            "summed over clients. Give its function alone, which returns one value per example, or "
             "a fedpersonal.model.metrics.Metric."
         )
     is_root = type(metric) is keras.metrics.RootMeanSquaredError
@@ -332,17 +337,17 @@ def _by_name(name: str) -> keras.metrics.Metric | ExampleFn:
     if _SHORT.get(name, name) in _BY_SHAPE:
         return _ByShape(_BY_SHAPE[_SHORT.get(name, name)])
     with contextlib.suppress(ValueError):
-        found = keras.metrics.get(name)
-        if not isinstance(found, str):  # Keras hands back some names that it does not know.
-            return found
+        metric = keras.metrics.get(name)
+        if not isinstance(metric, str):  # Keras returns some names unchanged if it has no metric.
+            return metric
     raise UserError(
-        f"metrics: Keras knows no metric {name!r}; names are such as 'accuracy', 'mse', 'mae', "
+        f"metrics: Keras has no metric {name!r}; names are such as 'accuracy', 'mse', 'mae', "
         "'sparse_categorical_crossentropy' and 'sparse_top_k_categorical_accuracy'."
     )
 
 
 class _ByShape:
-    """A metric that is one of three by Keras' rule for `accuracy`."""
+    """A metric that is one of three, chosen by shapes as Keras chooses its `accuracy`."""
 
     def __init__(self, names: Sequence[str]):
         self._functions: list[Any] = [mean_function(keras.metrics.get(name)) for name in names]
@@ -356,11 +361,11 @@ class _ByShape:
 
 
 def _in_float32(fn: ExampleFn) -> ExampleFn:
-    """Makes a Keras function one of float32, as Keras' objects do, with what it masks."""
+    """Converts a Keras function to float32, as Keras' objects do, and keeps its mask."""
 
     def values(labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
         pair = tf.cast(labels, tf.float32), tf.cast(output, tf.float32)
-        found = fn(*pair)
-        return with_notes(tf.cast(found, tf.float32), notes_of(found))
+        result = fn(*pair)
+        return with_notes(tf.cast(result, tf.float32), notes_of(result))
 
     return values

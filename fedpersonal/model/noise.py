@@ -1,8 +1,8 @@
-"""What layers such as Dropout draw, as a function of a seed.
+"""Random numbers of layers such as Dropout, as a function of a seed.
 
-A draw is a hash of its example's seed, of the layer's turn, and of its place in the example. It
-does not depend on what other examples are computed together, nor on how far they are padded, nor on
-whether a run was resumed.
+A random number is a hash of its example's seed, of the number of the layer's call, and of its place
+in the example. It does not depend on the other examples of a batch, on their padding, or on whether
+a run was resumed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def fold(state: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
     """Mixes integers into hash states.
 
     The step and the mixing function of SplitMix64 (Steele et al., "Fast splittable pseudorandom
-    number generators", 2014). Plain arithmetic is vectorised where TensorFlow's draws are not.
+    number generators", 2014). Plain arithmetic is vectorised; TensorFlow's random operations are
+    not.
 
     Args:
         state: uint64, any shape.
@@ -44,12 +45,12 @@ def _xor_shifted(x: tf.Tensor, shift: int) -> tf.Tensor:
 
 
 class NoiseDraws:
-    """Takes the place of the random generator of a model's Keras layers, for one call of it.
+    """Replaces the random generator of a model's Keras layers, for one call of the model.
 
-    A layer within a loop over time, such as a cell's Dropout, draws once for all times.
+    A layer within a loop over time, such as a cell's Dropout, samples once for all times.
 
     Attributes:
-        count: How many draws the layers have asked for.
+        count: Number of samples that the layers have requested.
     """
 
     def __init__(self, seeds: tf.Tensor):
@@ -58,7 +59,7 @@ class NoiseDraws:
         self.count = 0
 
     def give_to(self, model: keras.Model) -> None:
-        """Has all layers of a model draw from here."""
+        """Makes all layers of a model use this generator."""
         replace_generators(model, self)
         for layer in list_layers(model):
             for kind, augment in _AUGMENTATIONS.items():
@@ -66,22 +67,22 @@ class NoiseDraws:
                     layer.call = functools.partial(augment, layer, self)
 
     def _maybe_init(self) -> None:
-        """Keras asks for this when a layer is built."""
+        """Does nothing; Keras calls it when a layer is built."""
 
     # These signatures are Keras'.
     def random_uniform(self, shape, minval=0.0, maxval=None, dtype=tf.float32, nonce=None):
-        """Draws from [minval, maxval); a draw's first axis is the batch's, or the batch's times."""
+        """Samples from [minval, maxval); the first axis is the batch, or times of the batch."""
         del nonce
         unit = tf.cast(self._open_unit(shape), dtype)
         return minval + unit * ((1.0 if maxval is None else maxval) - minval)
 
     def random_normal(self, shape, mean=0.0, stddev=1.0, dtype=tf.float32, nonce=None):
-        """Draws from a normal distribution."""
+        """Samples from a normal distribution."""
         del nonce
         return mean + stddev * tf.cast(tf.math.ndtri(self._open_unit(shape)), dtype)
 
     def truncated_normal(self, shape, mean=0.0, stddev=1.0, dtype=tf.float32, nonce=None):
-        """Draws from a normal distribution up to two standard deviations from its mean."""
+        """Samples from a normal distribution up to two standard deviations from its mean."""
         del nonce
         outside = 0.02275013  # The share of a normal distribution below -2.
         unit = outside + (1.0 - 2.0 * outside) * self._open_unit(shape)
@@ -92,15 +93,15 @@ class NoiseDraws:
         return tf.nn.experimental.general_dropout(inputs, rate, self.random_uniform, noise_shape)
 
     def make_seed_for_stateless_op(self) -> tf.Tensor:
-        """Returns an int32 seed of shape (2,) for TensorFlow's own stateless draws."""
+        """Returns an int32 seed of shape (2,) for TensorFlow's stateless random operations."""
         self.count += 1
         return tf.bitcast(fold(self._seeds[0], self.count), tf.int32)
 
     def make_legacy_seed(self) -> None:
-        """Gives no seed: layers ask for it beside `make_seed_for_stateless_op`."""
+        """Returns no seed: layers call `make_seed_for_stateless_op`, too."""
 
     def _open_unit(self, shape: Shape) -> tf.Tensor:
-        """Draws float32 from (0, 1)."""
+        """Samples float32 from (0, 1)."""
         bits = tf.bitwise.right_shift(self._bits(shape), tf.constant(41, tf.uint64))
         return (tf.cast(bits, tf.float32) + 0.5) * 2.0**-23
 
@@ -110,18 +111,18 @@ class NoiseDraws:
         shape = tf.convert_to_tensor(shape, tf.int32)
         if shape.shape[0] == 0:
             return seeds[0]
-        # An example may have several rows, as where its times are folded into the batch.
+        # An example may have several rows, such as where its times are folded into the batch.
         num_examples = tf.maximum(tf.size(seeds), 1)
         rows = tf.range(shape[0])
         rows_each = tf.maximum(shape[0] // num_examples, 1)
-        owners = tf.minimum(rows // rows_each, num_examples - 1)
-        bits = fold(tf.gather(seeds, owners), rows % rows_each)
+        examples = tf.minimum(rows // rows_each, num_examples - 1)
+        bits = fold(tf.gather(seeds, examples), rows % rows_each)
         for axis in range(1, shape.shape[0]):
             bits = fold(bits[..., tf.newaxis], tf.range(shape[axis]))
         return bits
 
 
-# Keras' layers draw one seed for all images of a batch: whose draws they are would depend on it.
+# Keras' layers use one seed for all images of a batch, so that results would depend on the batch.
 @tf.autograph.experimental.do_not_convert
 def _flip(layer, draws: NoiseDraws, inputs: tf.Tensor, training: bool = True) -> tf.Tensor:
     images = tf.cast(inputs, layer.compute_dtype)

@@ -1,7 +1,7 @@
-"""A model whose clients have copies of global variables for themselves, beside the shared ones.
+"""A model whose clients have personal copies of global variables, in addition to the shared ones.
 
-The copies are local variables, and are handled as such by all that handles those. The model can be
-applied with the shared variables, or, as `personal`, with a client's copies of them.
+The copies are local variables, and all code treats them as such. The model can be applied with the
+shared variables, or, as `personal`, with a client's copies.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ class PersonalModel(PartitionedModel):
     ):
         """Adds the copies to a model's local variables.
 
-        Of a table of which each row belongs to one client, a client copies its own row; but where
-        copies are sent, or are a state, nothing: what it trains then is the row itself.
+        Of a table whose rows belong to one client each, a client only copies its row. If copies are
+        sent, or are a state, it copies nothing of such a table: it trains the row itself.
 
         Args:
             base: The model.
-            layers: What is copied: names of layers or global variables; none for all.
-            mixing: Where alpha starts, of a client that applies the model with alpha * copy +
-                (1 - alpha) * shared variable; None where it is applied with the copies.
-            replaces: Whether clients send their copies in place of the variables copied.
-            role: As of `PersonalCopies`.
-            has_server_state: As of `PersonalCopies`.
-            blends: As of `PersonalCopies`.
+            layers: Names of the layers or global variables to copy; none for all.
+            mixing: The initial alpha, if a client applies the model with alpha * copy +
+                (1 - alpha) * shared variable; None if it is applied with the copies.
+            replaces: Whether clients send their copies in place of the copied variables.
+            role: See `PersonalCopies`.
+            has_server_state: See `PersonalCopies`.
+            blends: See `PersonalCopies`.
 
         Raises:
-            UserError: If a name chooses no variable, or there is none to copy, or one to be blended
-                is a lookup table.
+            UserError: If a name chooses no variable, there is none to copy, or one to be blended is
+                a lookup table.
         """
-        self._take_over(base)
+        self._share_state(base)
         self._is_personal, self._is_mixed = False, mixing is not None
         self.role, is_state = role, role == "state"
         check_names("personal copies", layers, base.global_variables)
         copied = [
             v
             for v in base.global_variables
-            if not ((replaces or is_state) and v.name in base.owned)
+            if not ((replaces or is_state) and v.name in base.server_rows_per_client)
             and (not layers or v.first_name(layers))
         ]
         if not copied:
@@ -72,24 +72,27 @@ class PersonalModel(PartitionedModel):
         constrained = [v.name for v in copied if v.constraint is not None]
         if role == "offset" and constrained:
             raise UserError(
-                f"personal copies: {constrained[0]!r} has a constraint of Keras, which an offset "
-                "that is added to it cannot keep. Build its layer without the constraint."
+                f"personal copies: {constrained[0]!r} has a Keras constraint, which adding an "
+                "offset would violate. Build its layer without the constraint."
             )
-        own = tuple(_copy_of(v, is_row=v.name in base.owned, is_state=is_state) for v in copied)
-        self.copies = {v.name: source.name for v, source in zip(own, copied)}
-        owned = {k: v for k, v in self.copies.items() if v in base.owned}
-        self.own_rows = {name: base.tables[source] for name, source in owned.items()}
+        personal = tuple(
+            _copy_of(v, is_row=v.name in base.server_rows_per_client, is_state=is_state)
+            for v in copied
+        )
+        self.copies = {v.name: source.name for v, source in zip(personal, copied)}
+        row_copies = {k: v for k, v in self.copies.items() if v in base.server_rows_per_client}
+        self.per_client_rows = {name: base.tables[source] for name, source in row_copies.items()}
         if blends:
-            own += self._blends_of(own)
+            personal += self._blends_of(personal)
         if mixing is not None:
-            own += (_mixing_weight(mixing),)
-        self.local_variables = (*base.local_variables, *own)
+            personal += (_mixing_weight(mixing),)
+        self.local_variables = (*base.local_variables, *personal)
         shared, names = base.variables, {v.name for v in copied}
         if replaces:
             shared = tuple(dataclasses.replace(v, is_replaced=v.name in names) for v in shared)
         states = tuple(map(_server_state_of, copied)) if has_server_state else ()
         self.server_states = {v.name: source.name for v, source in zip(states, copied)}
-        self.variables = (*shared, *states, *own)
+        self.variables = (*shared, *states, *personal)
         self.global_variables = tuple(v for v in (*shared, *states) if not v.is_local)
         if is_state:
             return
@@ -98,7 +101,7 @@ class PersonalModel(PartitionedModel):
         self.lookups = {**base.lookups, **rows}
 
     def _blends_of(self, copies: Sequence[VariableSpec]) -> tuple[VariableSpec, ...]:
-        """Returns how far each copy goes towards what was sent: 1 at first, weight by weight."""
+        """Returns, per copy, how far its weights move to the value sent: 1 at first."""
         tables = [v.name for v in copies if self.copies[v.name] in self.base.tables]
         if tables:
             raise UserError(f"personal copies: {tables} are lookup tables, which are not blended.")
@@ -108,36 +111,39 @@ class PersonalModel(PartitionedModel):
 
     @functools.cached_property
     def global_tables(self) -> dict[str, str]:
-        """As of `PartitionedModel`; corrected by a state, a table moves in all of its rows."""
+        """See `PartitionedModel`; a state corrects all rows of its table, so it is excluded."""
         corrected = self.copies.values() if self.role == "state" else ()
         return {k: v for k, v in super().global_tables.items() if k not in corrected}
 
     @property
     def personal(self) -> PartitionedModel:
-        """The model as a client predicts: with its personal copies."""
+        """The model that a client predicts with: with its personal copies."""
         view = copy.copy(self)
         view._is_personal = True
         return view
 
-    def applied(self, values: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
-        """Returns values with those that the Keras model is applied with, under its names."""
+    def as_keras_values(self, values: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        """See `PartitionedModel`."""
         if not self._is_personal or self.role == "state":
             return values
-        own = {source: values[name] for name, source in self.copies.items()}
-        for source in (self.copies[name] for name in self.own_rows):
-            # Whole tables: whatever row is asked for, it is the client's.
-            own[source] = tf.broadcast_to(own[source], tf.shape(values[source]))
+        chosen = {source: values[name] for name, source in self.copies.items()}
+        for source in (self.copies[name] for name in self.per_client_rows):
+            # Each row of the table becomes the client's row.
+            chosen[source] = tf.broadcast_to(chosen[source], tf.shape(values[source]))
         if self.role == "offset":
-            own = {name: values[name] + offset for name, offset in own.items()}
+            chosen = {name: values[name] + offset for name, offset in chosen.items()}
         if self._is_mixed:
-            # The shared variables are others' business: nothing personal moves them.
-            alpha, fixed = values[MIXING], {name: tf.stop_gradient(values[name]) for name in own}
-            own = {name: alpha * v + (1.0 - alpha) * fixed[name] for name, v in own.items()}
-        return {**values, **own}
+            # Personal training must not change the shared variables.
+            alpha, fixed = (
+                values[MIXING],
+                {name: tf.stop_gradient(values[name]) for name in chosen},
+            )
+            chosen = {name: alpha * v + (1.0 - alpha) * fixed[name] for name, v in chosen.items()}
+        return {**values, **chosen}
 
     @property
-    def unread(self) -> Collection[str]:
-        """As of `PartitionedModel`."""
+    def ignored_locals(self) -> Collection[str]:
+        """See `PartitionedModel`."""
         reads = self._is_personal and self.role != "state"
         of_base = {v.name for v in self.base.local_variables}
         return {
@@ -146,14 +152,14 @@ class PersonalModel(PartitionedModel):
             if v.name not in of_base and not (reads and v.name in (*self.copies, MIXING))
         }
 
-    def copied(self, value: Any) -> Any:
-        """Returns what was sent where copies are the client's model, else as many zeros."""
+    def initial_copy(self, value: Any) -> Any:
+        """See `PartitionedModel`; zeros unless copies have the role `model`."""
         if self.role == "model":
             return value
         return tf.zeros_like(value) if tf.is_tensor(value) else np.zeros_like(value)
 
-    def bounded(self, values: Values) -> Values:
-        """Returns some variables' values, (C, ...), after a step, alpha between 0 and 1."""
+    def clamped(self, values: Values) -> Values:
+        """See `PartitionedModel`; alpha is clamped between 0 and 1."""
         if MIXING not in values:
             return values
         return {**values, MIXING: tf.clip_by_value(values[MIXING], 0.0, 1.0)}
@@ -185,7 +191,7 @@ def _server_state_of(variable: VariableSpec) -> VariableSpec:
 def _state_like(
     variable: VariableSpec, name: str, *, layer: str, start: Callable[..., tf.Tensor]
 ) -> VariableSpec:
-    """Returns a state in the shape of a variable, which assignments move, and no constraint."""
+    """Returns a state with the shape of a variable, moved by assignments, without a constraint."""
     return dataclasses.replace(
         variable,
         name=name,

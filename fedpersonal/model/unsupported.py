@@ -1,4 +1,4 @@
-"""What a Keras model may have that its training here would leave out, refused in one line."""
+"""Checks that refuse features of Keras models that training here would ignore."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.keras import keras, list_layers, own_metrics
+from fedpersonal.model.keras import keras, list_layers, reported_metrics
 
-# What `fit`, `evaluate` and `predict` call of a model, and a model of one's own may override.
+# Methods that `fit`, `evaluate` and `predict` call, which a subclassed model may override.
 _METHODS = (
     *("fit", "evaluate", "predict", "train_step", "test_step", "predict_step", "compute_loss"),
     *("compute_metrics", "get_metrics_result", "make_train_function", "make_test_function"),
@@ -19,32 +19,32 @@ _METHODS = (
 )
 
 
-# Layers that draw once for all images of a batch, whosever they are.
-_DRAW_FOR_BATCH = tuple(
+# Layers with one random number for all images of a batch, which may be of several clients.
+_RANDOM_PER_BATCH = tuple(
     getattr(keras.layers, name) for name in ("RandomCrop", "RandomHeight", "RandomWidth")
 )
 
-# Operations that draw from a state of TensorFlow's own, which no seed of a round reaches.
-_UNSEEDED_DRAWS = (
+# Random operations that use TensorFlow's state, not a round's seed.
+_UNSEEDED = (
     *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
     *("ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2", "RandomShuffle"),
     "Multinomial",
 )
 
 
-def check_draws(model: keras.Model) -> None:
-    """Raises a UserError if a layer draws for a batch what it should for each example."""
+def check_batch_randomness(model: keras.Model) -> None:
+    """Raises a UserError if a layer has one random number for all examples of a batch."""
     for layer in list_layers(model):
-        if isinstance(layer, _DRAW_FOR_BATCH):
+        if isinstance(layer, _RANDOM_PER_BATCH):
             raise UserError(
-                f"layer {layer.name!r} ({type(layer).__name__}) draws once for all images of a "
-                "batch, so results would depend on batches: take RandomTranslation or RandomZoom, "
-                "which draw for each image."
+                f"layer {layer.name!r} ({type(layer).__name__}) samples once for all images of a "
+                "batch, so results would depend on batches: use RandomTranslation or RandomZoom, "
+                "which sample for each image."
             )
 
 
 def check_methods(model: keras.Model) -> None:
-    """Raises a UserError if a model trains or predicts by code of its own, not by Keras'."""
+    """Raises a UserError if a model overrides Keras' code for training or prediction."""
     for name in _METHODS:
         if getattr(type(model), name) is not getattr(keras.Model, name) or name in vars(model):
             raise UserError(
@@ -55,11 +55,11 @@ def check_methods(model: keras.Model) -> None:
 
 
 def check_layers(model: keras.Model) -> None:
-    """Raises a UserError if a layer reports metrics of its own, or has numbers other than float32.
+    """Raises a UserError if a layer reports metrics, or has variables other than float32.
 
     The model has been called.
     """
-    reported = [metric.name for layer in list_layers(model) for metric in own_metrics(layer)]
+    reported = [metric.name for layer in list_layers(model) for metric in reported_metrics(layer)]
     if reported:
         raise UserError(
             f"the model reports metric {reported[0]!r} by itself (add_metric, or a metric that is "
@@ -74,13 +74,13 @@ def check_layers(model: keras.Model) -> None:
 def check_output(model: keras.Model, output: Any) -> None:
     """Raises a UserError if a model has several outputs, or one that is not float32."""
     if not tf.is_tensor(output):
-        names, listed = getattr(model, "output_names", None), "model.output"
+        names, outputs = getattr(model, "output_names", None), "model.output"
         if isinstance(output, Mapping):
-            names, listed = list(output), "list(model.output.values())"
+            names, outputs = list(output), "list(model.output.values())"
         raise UserError(
             f"the model has several outputs, {names or output!r}; it needs one. Wrap it: "
-            f"tf.keras.Model(model.input, tf.keras.layers.Concatenate()({listed})), and have the "
-            "loss take them apart."
+            f"tf.keras.Model(model.input, tf.keras.layers.Concatenate()({outputs})), and have the "
+            "loss split them."
         )
     if output.dtype != tf.float32:
         raise _not_float32("output", output.dtype)
@@ -94,36 +94,49 @@ def _not_float32(what: str, dtype: tf.DType) -> UserError:
 
 
 def check_origins(model: keras.Model, created: Collection[object]) -> None:
-    """Raises a UserError if a model would train a variable that its builder has not made.
+    """Raises a UserError if a model would train a variable that its builder has not created.
 
-    `created` are the references of the variables that it has.
+    Args:
+        model: The model.
+        created: References of the variables that the builder has created.
     """
     for variable in model.trainable_weights:
         if variable.ref() not in created:
             raise UserError(
                 f"variable {_name(variable)!r} was made before build_model was called, and would "
-                "be shared by all models that it builds: make its layer within build_model, or "
+                "be shared by all models that it builds: create its layer within build_model, or "
                 "give the built model itself."
             )
 
 
 def check_updates(
-    model: keras.Model, updated: Collection[tf.Variable], owned: Collection[object]
+    model: keras.Model, updated: Collection[tf.Variable], weights: Collection[object]
 ) -> None:
-    """Raises a UserError if a model assigns to a variable that a gradient moves, or to a state."""
+    """Raises a UserError if a model assigns to a trainable variable, or to one that is no weight.
+
+    Args:
+        model: The model.
+        updated: The variables that it assigns to when it is called.
+        weights: References of its weights.
+    """
     for variable in updated:
-        if variable.trainable or variable.ref() not in owned:
+        if variable.trainable or variable.ref() not in weights:
             raise UserError(
                 f"the model {model.name!r} assigns to its variable {_name(variable)!r} when it is "
-                "called, which would be lost here (a stateful RNN, spectral normalisation, or a "
-                "counter does): build it without."
+                "called, which would be lost here (such as by a stateful RNN, spectral "
+                "normalisation, or a counter): build it without such a layer."
             )
 
 
 def check_captures(what: str, graph: tf.Graph, weights: Sequence[tf.Variable]) -> None:
     """Raises a UserError if a function's graph reads the weights of the model that was copied.
 
-    They stay as they are while the copy's are trained. `what` names the function.
+    These weights do not change while the copy's are trained.
+
+    Args:
+        what: The function in the message.
+        graph: The function's graph.
+        weights: The weights of the copied model.
     """
     captured = {id(outer) for outer, _ in graph.captures}
     for weight in weights:
@@ -131,7 +144,7 @@ def check_captures(what: str, graph: tf.Graph, weights: Sequence[tf.Variable]) -
             raise UserError(
                 f"{what} reads variable {_name(weight)!r} of the built model itself, not of the "
                 "copies that are trained: give PartitionedModel a function that builds the model. "
-                "What a loss reads of weights, the model can add by add_loss."
+                "For a loss that reads weights, the model can use add_loss."
             )
 
 
@@ -140,35 +153,35 @@ def check_functions(
     specs: Sequence[tf.TensorSpec],
     weights: Sequence[tf.Variable],
 ) -> None:
-    """As `check_captures`, of functions of labels and output, which have these specs."""
+    """Does what `check_captures` does for functions of labels and output with these specs."""
     for what, function in functions.items():
         with FuncGraph("function").as_default() as graph:
             arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
             try:
                 function(*arguments)
-            except Exception:  # What a user's own code raises, it raises in training, too.
+            except Exception:  # Errors of a user's code are raised in training, too.
                 continue
         check_captures(what, graph, weights)
 
 
 def list_operations(graph: tf.Graph) -> list[tuple[str, str]]:
-    """Returns type and name of all operations, those of functions, such as loops, included."""
+    """Returns type and name of all operations, including those of functions such as loops."""
     definition = graph.as_graph_def()
-    found = [(node.op, node.name) for node in definition.node]
+    operations = [(node.op, node.name) for node in definition.node]
     for function in definition.library.function:
         prefix = function.signature.name
-        found += [(node.op, f"{prefix}/{node.name}") for node in function.node_def]
-    return found
+        operations += [(node.op, f"{prefix}/{node.name}") for node in function.node_def]
+    return operations
 
 
 def check_operations(added: set[tuple[str, str]]) -> None:
-    """Raises a UserError if an operation draws without a seed of ours."""
+    """Raises a UserError if a random operation does not use the run's seed."""
     for kind, name in added:
-        if kind in _UNSEEDED_DRAWS:
+        if kind in _UNSEEDED:
             raise UserError(
-                f"the model draws random numbers by itself ({kind} {name!r}), and would draw anew "
-                "in each run. Have a Keras layer draw them, such as Dropout or GaussianNoise, made "
-                "before the model is called: their draws follow the run's seed."
+                f"the model generates random numbers by itself ({kind} {name!r}), which would "
+                "differ in each run. Use a Keras layer for them, such as Dropout or GaussianNoise, "
+                "created before the model is called: layers follow the run's seed."
             )
 
 

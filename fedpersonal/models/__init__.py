@@ -1,1 +1,1 @@
-"""Keras models of the suite's tasks; they know neither data sets nor federated learning."""
+"""Keras models of the suite's tasks; independent of data sets and federated learning."""

@@ -14,34 +14,34 @@ from fedpersonal.models.tokens import custom_gradient
 
 
 class Bag(keras.layers.Layer):
-    """Sums the embeddings of a bag's things, over the root of their number."""
+    """Sums the embeddings of a bag's items, divided by the root of their number."""
 
     def call(self, inputs):
-        """Maps embeddings (batch, places, size) and numbers of things (batch,) to (batch, size).
+        """Maps embeddings (batch, places, size) and numbers of items (batch,) to (batch, size).
 
-        The things come first; the places after them do not count.
+        The items come first; the places after them are padding.
         """
         embedded, count = inputs
         return _sum_shares(_shares(embedded, count), embedded)
 
 
 class BagRows(keras.layers.Layer):
-    """The rows that a `Bag` sums: each embedding over the root of their number."""
+    """The rows that a `Bag` sums: each embedding divided by the root of their number."""
 
     def call(self, inputs):
-        """Maps embeddings (batch, places, size) and numbers of things (batch,) to such rows."""
+        """Maps embeddings (batch, places, size) and numbers of items (batch,) to such rows."""
         embedded, count = inputs
         return _shares(embedded, count)[..., tf.newaxis] * embedded
 
 
 @tf.autograph.experimental.do_not_convert
 def _sum_shares(shares: tf.Tensor, embedded: tf.Tensor) -> tf.Tensor:
-    """Sums things' embeddings (batch, places, size) times their shares (batch, places)."""
+    """Sums embeddings (batch, places, size), weighted by shares (batch, places)."""
 
     @custom_gradient
     def total(embedded):
         def gradient(upstream):
-            # TensorFlow's own turns what it returns about in memory twice.
+            # TensorFlow's gradient transposes its result in memory twice.
             return shares[..., tf.newaxis] * upstream[:, tf.newaxis]
 
         return tf.einsum("bp,bps->bs", shares, embedded), gradient
@@ -50,20 +50,20 @@ def _sum_shares(shares: tf.Tensor, embedded: tf.Tensor) -> tf.Tensor:
 
 
 def _shares(embedded: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    is_thing = tf.sequence_mask(count, tf.shape(embedded)[1], tf.float32)
+    is_item = tf.sequence_mask(count, tf.shape(embedded)[1], tf.float32)
     roots = tf.sqrt(tf.cast(tf.maximum(count, 1), tf.float32))
-    return is_thing / roots[:, tf.newaxis]
+    return is_item / roots[:, tf.newaxis]
 
 
 PADDING = 0
 
 
 class TextEncoder(Protocol):
-    """Layers that make a vector of a text.
+    """Layers that map a text to a vector.
 
     Attributes:
         layers: Their names.
-        lookups: Those that are big tables, and nothing but looked up, to the input that does so.
+        lookups: The layers that are big tables and only looked up, to the input that looks them up.
     """
 
     layers: ClassVar[tuple[str, ...]]
@@ -76,7 +76,7 @@ class TextEncoder(Protocol):
         """Maps the inputs to the texts' vectors, float32 (batch, size)."""
 
     def lengths(self, features: Mapping[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
-        """Returns how many places of each text are no padding, at least 1, int32 (batch,)."""
+        """Returns the length of each text without padding, at least 1, int32 (batch,)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +110,7 @@ class CharacterEncoder:
         return BidirectionalEnds(self.lstm_units, name="encoder")(masked)
 
     def lengths(self, features: Mapping[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
-        """Counts what is no padding."""
+        """Counts places without padding."""
         del labels
         is_real = tf.not_equal(features["text"], PADDING)
         return tf.reduce_sum(tf.cast(is_real, tf.int32), axis=1)
@@ -118,16 +118,16 @@ class CharacterEncoder:
 
 @dataclasses.dataclass(frozen=True)
 class HashedWordEncoder:
-    """A bag of hashed words: the sum of their embeddings over the root of how many there are.
+    """A bag of hashed words: the sum of their embeddings divided by the root of their number.
 
-    So the bag is of length 1 before the embedding, however long the text. A text without words is
+    The bag thus has norm 1 before the embedding, for any length of text. A text without words is
     zeros. The inputs are `text`, int32 (batch, places), buckets' ids with 0 for padding at the end,
-    and `num_words`, int32 (batch,), how many are none.
+    and `num_words`, int32 (batch,), the number of ids without padding.
 
     Attributes:
         num_ids: Ids of buckets.
         word_dim: Size of an embedding.
-        start: What embeddings are at first, a name of Keras' initializers.
+        start: The embeddings' initializer, a name of Keras' initializers.
     """
 
     num_ids: int
@@ -152,13 +152,13 @@ class HashedWordEncoder:
         return Bag(name="bag")([table(inputs["text"]), inputs["num_words"]])
 
     def lengths(self, features: Mapping[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
-        """Returns what the texts say."""
+        """Returns the texts' `num_words`."""
         del labels
         return tf.maximum(features["num_words"], 1)
 
 
 class CharacterMask(keras.layers.Layer):
-    """Passes embedded characters on with a mask of what is no padding."""
+    """Passes embedded characters through, with a mask of places without padding."""
 
     def call(self, inputs):
         """Maps characters (batch, time) and their embeddings (batch, time, size) to the latter."""
@@ -170,7 +170,7 @@ class CharacterMask(keras.layers.Layer):
         return tf.not_equal(inputs[0], PADDING)
 
 
-# Words move SCALE ** 2 times as fast as a bias: most are in few texts, and a bias is in all.
+# Words are trained SCALE ** 2 times as fast as a bias: most are in few texts, and a bias is in all.
 SCALE = 10.0
 
 
@@ -185,18 +185,18 @@ def document_classifier(
     """Returns a builder of an MLP on the text's and the user's vectors, or on the text's alone.
 
     Inputs: the encoder's, and, with users, `user`, int32 (batch,). Layers: the encoder's,
-    `user_embedding`, `hidden_0` and so on, `logits`. The output are logits of shape (batch,
+    `user_embedding`, `hidden_0` and so on, `logits`. The outputs are logits of shape (batch,
     num_outputs).
 
     Args:
-        encoder: What makes a vector of a text.
+        encoder: Maps a text to a vector.
         num_outputs: Classes, or 1 for a binary label.
-        num_users: Rows of the table of user embeddings: 1 where each user has a model of its own,
-            None for a model that knows no users.
-        user_dim: Size of a user embedding; None for one number an output, which is added to it: of
-            classes, how much more often than others the user has them.
-        hidden_units: Units of the MLP's hidden layers; None where the encoder's vectors are already
-            of a number an output: then the outputs are `SCALE` times these, and a bias.
+        num_users: Rows of the table of user embeddings: 1 if each user has a separate model,
+            None for a model without users.
+        user_dim: Size of a user embedding. None for one number per output, which is added to the
+            output: for a class, it grows with how often the user has the class.
+        hidden_units: Units of the MLP's hidden layers. None if the encoder's vectors have a number
+            per output: then the outputs are `SCALE` times these plus a bias.
     """
 
     def build() -> keras.Model:
@@ -228,10 +228,10 @@ def document_classifier(
 
 
 class ScaledScores(keras.layers.Layer):
-    """Multiplies the scores of outputs, (batch, num_outputs), by `SCALE` and adds a bias each."""
+    """Multiplies scores, (batch, num_outputs), by `SCALE` and adds a bias to each."""
 
     def build(self, input_shape):
-        """Makes the biases, zeros at first."""
+        """Creates the biases, initially 0."""
         self.bias = self.add_weight("bias", shape=input_shape[-1:], initializer="zeros")
 
     def call(self, inputs):

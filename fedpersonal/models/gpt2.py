@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 _SERVES = "give a local folder, such as `python -m experiments.pretrain` makes"
 _CONFIG, _H5, _SAFETENSORS = "config.json", "tf_model.h5", "model.safetensors"
 _SIZES = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
-# The TensorFlow class reads them in a config, and computes as if they were not there.
+# Options that the TensorFlow class accepts in a config, but ignores.
 _UNSUPPORTED = ("scale_attn_by_inverse_layer_idx", "add_cross_attention")
 _MAIN_LAYER = "/transformer/"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BaseModel:
-    """A pretrained GPT-2 that is not trained any further.
+    """A pretrained, frozen GPT-2.
 
     Attributes:
         name: The folder's name, or the name on the hub.
         source: The folder or name from which it was loaded.
         config: The sizes and options of the model.
         weights: A float32 array for each variable of a `TFGPT2MainLayer`, by its name below that
-            layer, such as "wte/embeddings" or "h_._0/attn/c_attn/weight". The order is that in
-            which the layer creates its variables.
-        tokenizer: The tokenizer, of `config.vocab_size` tokens.
+            layer, such as "wte/embeddings" or "h_._0/attn/c_attn/weight", in the order in which
+            the layer creates its variables.
+        tokenizer: The tokenizer, with `config.vocab_size` tokens.
     """
 
     name: str
@@ -58,21 +58,21 @@ def load_base_model(source: str | os.PathLike, *, revision: str | None = None) -
 
     Args:
         source: A folder with config.json, tokenizer.json (or vocab.json and merges.txt), and
-            tf_model.h5 (or model.safetensors). Where there is no such folder, a name on the hub,
-            such as "distilgpt2", whose files are downloaded into HuggingFace's cache.
+            tf_model.h5 (or model.safetensors). If there is no such folder, a name on the hub, such
+            as "distilgpt2", whose files are downloaded into HuggingFace's cache.
         revision: The commit, tag or branch on the hub; None for the newest files there.
 
     Raises:
         UserError: If there is no such folder and the hub does not have the model or cannot be
-            reached, a file is missing or unreadable, the files do not fit each other, or the model
-            is not a GPT-2; or if a revision of a folder is asked for.
+            reached, a file is missing or unreadable, the files do not match, the model is not a
+            GPT-2, or the source is a folder and there is a revision.
     """
     source = os.fspath(source)
     if os.path.isdir(source):
         if revision is not None:
             raise UserError(
-                f"{source} is a folder, which has no revision {revision!r}: that is of models on "
-                "the hub."
+                f"{source} is a folder, which has no revision {revision!r}: only models on the hub "
+                "have revisions."
             )
         folder = pathlib.Path(source)
         name = folder.resolve().name
@@ -97,13 +97,13 @@ def save_base_model(
     """Writes a model as `load_base_model` reads it; the folder appears whole or not at all.
 
     Args:
-        folder: The folder to make. It must not exist yet, or be empty.
+        folder: The folder to create. It must not exist yet, or be empty.
         model: The model.
         tokenizer: Its tokenizer.
-        notes: Values for JSON files to write beside the model, by file name.
+        notes: Values for further JSON files in the folder, by file name.
 
     Raises:
-        UserError: As of `check_is_free`, or if the tokenizer is not the model's.
+        UserError: As in `check_is_free`, or if the tokenizer is not the model's.
     """
     _check_fit("the tokenizer", tokenizer, "the model", model.config)
     check_is_free(folder)
@@ -129,10 +129,10 @@ def save_base_model(
 
 
 def check_is_free(folder: str | os.PathLike) -> None:
-    """Checks that `save_base_model` can make a folder, and makes the folders above it.
+    """Checks that `save_base_model` can create a folder, and creates the folders above it.
 
     Raises:
-        UserError: If it is a file, holds something, or the folder above cannot be written to.
+        UserError: If it is a file, is not empty, or the folder above cannot be written to.
     """
     folder = pathlib.Path(folder).resolve()
     try:
@@ -148,7 +148,7 @@ def check_is_free(folder: str | os.PathLike) -> None:
 
 
 def _download(name: str, revision: str | None) -> pathlib.Path:
-    """Returns the folder of the hub's files; raises `UserError`."""
+    """Downloads a model's files from the hub and returns their folder; raises `UserError`."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         HFValidationError,
@@ -162,10 +162,10 @@ def _download(name: str, revision: str | None) -> pathlib.Path:
         disable_progress_bars()
     files = [_CONFIG, "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"]
     try:
-        found = snapshot_download(name, revision=revision, allow_patterns=[*files, _H5])
-        if not pathlib.Path(found, _H5).exists():
+        folder = snapshot_download(name, revision=revision, allow_patterns=[*files, _H5])
+        if not pathlib.Path(folder, _H5).exists():
             snapshot_download(name, revision=revision, allow_patterns=[_SAFETENSORS])
-        return pathlib.Path(found)
+        return pathlib.Path(folder)
     except HFValidationError:
         problem = "there is no such folder, nor can the hub have it"
     except RevisionNotFoundError:
@@ -193,9 +193,9 @@ def _find_files(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _check_fit(what: str, tokenizer: GPT2TokenizerFast, other: str, config: GPT2Config) -> None:
-    num_tokens, wanted = len(tokenizer), config.vocab_size
-    if num_tokens != wanted:
-        raise UserError(f"{what} has {num_tokens} tokens, but {other} has vocab_size={wanted}")
+    num_tokens, expected = len(tokenizer), config.vocab_size
+    if num_tokens != expected:
+        raise UserError(f"{what} has {num_tokens} tokens, but {other} has vocab_size={expected}")
 
 
 def _read_config(path: pathlib.Path) -> GPT2Config:
@@ -214,7 +214,7 @@ def _read_config(path: pathlib.Path) -> GPT2Config:
             )
     try:
         config = GPT2Config.from_dict(values)
-    except Exception as error:  # Its other entries may be of any type.
+    except Exception as error:  # Other entries of the config may have any type.
         raise UserError(f"{path}: cannot be read: {one_line(error)}") from None
     for name in _SIZES:
         value = getattr(config, name)
@@ -241,21 +241,21 @@ def _read_tokenizer(folder: pathlib.Path) -> GPT2TokenizerFast:
 
     try:
         return GPT2TokenizerFast.from_pretrained(str(folder), local_files_only=True)
-    except Exception as error:  # The tokenizers library raises nothing more special.
+    except Exception as error:  # The tokenizers library raises no more specific class.
         raise UserError(f"{folder}: the tokenizer cannot be read: {one_line(error)}") from error
 
 
 def _read_weights(path: pathlib.Path, config: GPT2Config) -> dict[str, np.ndarray]:
-    """Returns the weights as `BaseModel` has them; raises `UserError`."""
+    """Reads weights in the form of `BaseModel.weights`; raises `UserError`."""
     import tensorflow as tf
     from safetensors import SafetensorError
     from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
     from transformers.utils import logging
 
-    # Building what no file of this size can hold could take hours; a number takes a byte or more.
+    # A model far larger than the file could take hours to build; a number takes a byte or more.
     rows = config.vocab_size + config.n_positions + 2 * config.n_layer * config.n_embd
     if rows * config.n_embd > path.stat().st_size:
-        raise UserError(f"{path}: it is too small for the sizes that {_CONFIG} says")
+        raise UserError(f"{path}: it is too small for the sizes in {_CONFIG}")
     unreadable = (OSError, ValueError, KeyError, RuntimeError, tf.errors.OpError, SafetensorError)
     created = []
 
@@ -264,7 +264,7 @@ def _read_weights(path: pathlib.Path, config: GPT2Config) -> dict[str, np.ndarra
         return created[-1]
 
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # Else it warns that all is well.
+    logging.set_verbosity_error()  # Else it logs a warning also when all weights are loaded.
     try:
         with tf.variable_creator_scope(create):
             model, loaded = TFGPT2LMHeadModel.from_pretrained(
@@ -280,30 +280,30 @@ def _read_weights(path: pathlib.Path, config: GPT2Config) -> dict[str, np.ndarra
     if loaded["missing_keys"]:
         missing = sorted(loaded["missing_keys"])
         raise UserError(f"{path}: {len(missing)} of the weights are missing, such as {missing[0]}")
-    own = {id(variable) for variable in model.weights}
-    return {weight_name(variable): variable.numpy() for variable in created if id(variable) in own}
+    ids = {id(variable) for variable in model.weights}
+    return {weight_name(variable): variable.numpy() for variable in created if id(variable) in ids}
 
 
 def weight_name(variable: tf.Variable) -> str:
-    """Returns under which name `BaseModel.weights` has a variable of the model."""
+    """Returns the name of a variable of the model in `BaseModel.weights`."""
     return variable.name.split(_MAIN_LAYER, 1)[1].split(":")[0]
 
 
 END_OF_TEXT = "<|endoftext|>"
-# All bytes and the end of a text.
+# A token for each byte, and the end of a text.
 MIN_VOCAB_SIZE = 257
 
 
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> GPT2TokenizerFast:
-    """Trains a tokenizer that can encode any text and give it back unchanged.
+    """Trains a tokenizer that can encode any text and decode it unchanged.
 
-    Equal texts, in whatever order, give equal tokenizers; without any there is a `UserError`.
+    Equal texts, in any order, give equal tokenizers. Raises a `UserError` without texts.
 
     Args:
         texts: The texts.
-        vocab_size: How many tokens there are to be, >= 257: the 256 bytes, pairs, and as the last
-            one `<|endoftext|>`, which begins and ends texts. It becomes fewer if the texts do not
-            have so many pairs.
+        vocab_size: Number of tokens, >= 257: the 256 bytes, pairs, and as the last one
+            `<|endoftext|>`, which begins and ends texts. There are fewer tokens if the texts have
+            fewer pairs.
     """
     from tokenizers import models, pre_tokenizers, trainers
     from transformers.models.gpt2.tokenization_gpt2_fast import GPT2TokenizerFast
@@ -320,9 +320,9 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> GPT2TokenizerFa
     )
     draft.train_from_iterator(texts, trainer)
     model = json.loads(draft.to_str())["model"]
-    # The trainer would put it first, and the tokenizer beside the vocabulary instead of into it.
+    # The trainer would put the end of a text first, and the tokenizer outside of the vocabulary.
     vocabulary = {**model["vocab"], END_OF_TEXT: len(model["vocab"])}
-    # Newer versions of tokenizers give pairs in place of "a b".
+    # Newer versions of tokenizers have pairs in place of "a b".
     merges = [tuple(m.split(" ") if isinstance(m, str) else m) for m in model["merges"]]
     return GPT2TokenizerFast(
         tokenizer_object=_byte_level(models.BPE(vocabulary, merges)),
@@ -334,7 +334,7 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> GPT2TokenizerFa
 
 
 def _byte_level(model: models.Model) -> Tokenizer:
-    """Returns a tokenizer that cuts texts as GPT-2 does."""
+    """Returns a tokenizer that splits texts as GPT-2 does."""
     from tokenizers import Tokenizer, decoders, pre_tokenizers, processors
 
     tokenizer = Tokenizer(model)

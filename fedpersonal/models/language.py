@@ -1,9 +1,9 @@
-"""A frozen language model behind a vector of preferences (FedPerC: Silva et al., section 3.1).
+"""A frozen language model with a vector of preferences (FedPerC: Silva et al., section 3.1).
 
-Each client has a personal embedding and each context one that all clients share. Their product,
-element by element, takes the place of a text's first token; of longer embeddings, it is several
-vectors. A personal embedding can also be projected from a vector of the client's that was learnt
-elsewhere (after Huber et al., "Embedding-to-Prefix", 2025).
+Each client has a personal embedding, and each context an embedding that all clients share. Their
+elementwise product replaces a text's first token; longer embeddings give several vectors. A
+personal embedding can also be projected from a client's vector that was learnt elsewhere (after
+Huber et al., "Embedding-to-Prefix", 2025).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from fedpersonal.models.tokens import count, token_losses
 
 
 class FrozenGPT2(keras.layers.Layer):
-    """GPT-2 without its head, with vectors of one's own in the place of the first token.
+    """GPT-2 without its head, which takes vectors in place of the first token.
 
-    Its variables are those of transformers' `TFGPT2MainLayer`, in its order.
+    Its variables are those of transformers' `TFGPT2MainLayer`, in the same order.
     """
 
     def __init__(self, config: GPT2Config, **kwargs):
@@ -35,12 +35,12 @@ class FrozenGPT2(keras.layers.Layer):
     def call(self, inputs, training=None):
         """Maps tokens (batch, time) and a prefix, or tokens alone, to hidden states.
 
-        The prefix is a vector (batch, dim), or several (batch, length, dim). Without one the
-        model's token of a text's start takes its place.
+        The prefix is a vector (batch, dim), or several (batch, length, dim). Without a prefix, the
+        model's token for the start of a text is used.
 
         Returns:
-            float32 (batch, time, dim): at each place what comes before the token there, the prefix
-            first.
+            float32 (batch, time, dim): at each place the state before its token. The first place
+            has the state after the prefix.
         """
         del training  # Dropout would make a frozen model's output random.
         if not self.transformer.built:
@@ -60,13 +60,13 @@ class FrozenGPT2(keras.layers.Layer):
         return self.transformer.h
 
     def embed(self, tokens: tf.Tensor) -> tf.Tensor:
-        """Returns tokens' embeddings, without those of places."""
+        """Returns tokens' embeddings, without position embeddings."""
         self._create_variables()
         return tf.gather(self.transformer.wte.embeddings, tokens)
 
     def _create_variables(self) -> None:
         if not self.transformer.built:
-            # They get their names where the layer is called.
+            # Variables get their names when the layer is called.
             self(tf.zeros([1, 1], tf.int32))
 
     def predict_tokens(self, hidden: tf.Tensor) -> tf.Tensor:
@@ -104,7 +104,7 @@ INPUT_SPEC = {
 
 
 class PrefixLanguageModel(keras.Model):
-    """GPT-2 behind the product of a personal and a context embedding."""
+    """GPT-2 with the product of a personal and a context embedding as the first token."""
 
     def __init__(
         self,
@@ -117,18 +117,18 @@ class PrefixLanguageModel(keras.Model):
         num_users: int = 1,
         projects: bool = False,
     ):
-        """Makes a model that untrained predicts nearly as the base by itself does.
+        """Creates a model that, before training, predicts nearly as the base alone does.
 
         Args:
-            config: That of the base.
-            num_contexts: How many contexts there are.
-            start: float32 (dim,), with which context embeddings start: the base's own embedding of
+            config: The base's configuration.
+            num_contexts: Number of contexts.
+            start: float32 (dim,), the initial value of context embeddings: the base's embedding of
                 a text's first token.
-            spread: Standard deviation, around 1, of the numbers with which personal embeddings
-                start.
-            prefix_length: How many vectors an embedding holds.
-            num_users: Rows of personal embeddings: one, unless a server has those of all.
-            projects: Whether they are projections, which all share, of vectors that clients bring.
+            spread: Standard deviation, around 1, of the initial values of personal embeddings.
+            prefix_length: Number of vectors of an embedding.
+            num_users: Rows of personal embeddings: 1, unless the server has those of all users.
+            projects: Whether personal embeddings are projections of vectors that clients have; all
+                clients share the projection.
         """
         super().__init__(name=NAME)
         near_one = keras.initializers.RandomNormal(mean=1.0, stddev=spread)
@@ -158,7 +158,7 @@ class PrefixLanguageModel(keras.Model):
     def call(self, inputs, training=None):
         """Maps `text` (batch, time), `user` and `context` (batch,) to logits (batch, time, ids).
 
-        In place of `user` it may be `vector` (batch, numbers).
+        With projections, the input `vector` (batch, numbers) replaces `user`.
         """
         del training
         personal = self.personal_embedding(inputs[self._reads])
@@ -169,10 +169,10 @@ class PrefixLanguageModel(keras.Model):
 
 
 class EmbeddingGenerator(keras.layers.Layer):
-    """A transformer's decoder block whose one query is an embedding, and whose keys are words."""
+    """A transformer's decoder block with one embedding as its query, and words as its keys."""
 
     def __init__(self, dim: int, num_heads: int, *, start: np.ndarray, spread: float, **kwargs):
-        """Takes sizes; untrained, it returns about `start` (dim,), whatever it reads."""
+        """Takes sizes; before training, it returns about `start` (dim,) for any input."""
         super().__init__(**kwargs)
         self.attention = keras.layers.MultiHeadAttention(num_heads, dim // num_heads)
         self.norms = [keras.layers.LayerNormalization() for _ in range(4)]
@@ -190,21 +190,21 @@ class EmbeddingGenerator(keras.layers.Layer):
         query = self.norms[0](embedding)[:, tf.newaxis]
         read = self.attention(query, words, attention_mask=mask[:, tf.newaxis])[:, 0]
         before = self.norms[1](embedding)
-        # Where there is nothing to read, nothing is added.
+        # Without words, nothing is added.
         read = tf.where(tf.reduce_any(mask, -1)[:, tf.newaxis], read, 0.0)
         middle = self.norms[3](self.norms[2](read) + before)
         return self.output_norm(self.feed_forward(middle) + before)
 
 
 class GeneratedPrefixModel(keras.Model):
-    """GPT-2 behind the product of a generated personal and a generated context embedding."""
+    """GPT-2 with the product of a generated personal and a generated context embedding."""
 
     def __init__(
         self, config: GPT2Config, *, num_contexts: int, start: np.ndarray, spread: float = 0.02
     ):
-        """Makes a model; arguments are those of `PrefixLanguageModel`.
+        """Creates a model; the arguments are those of `PrefixLanguageModel`.
 
-        `spread` says how far from `start`, and from 1, generated embeddings start.
+        `spread` is the initial distance of generated embeddings from `start` and from 1.
         """
         super().__init__(name=NAME)
         dim = config.n_embd
@@ -222,8 +222,8 @@ class GeneratedPrefixModel(keras.Model):
     def call(self, inputs, training=None):
         """Maps `text`, `user`, `context` and `history` to logits (batch, time, ids).
 
-        `history`, int32 (batch, any), are tokens that the user has written elsewhere, negative
-        where there are none.
+        `history`, int32 (batch, any), are tokens that the user has written elsewhere; padding is
+        negative.
         """
         del training
         history = inputs["history"]
@@ -248,7 +248,7 @@ class _Head(keras.layers.Layer):
         self._shape, self._initial = shape, initial
 
     def build(self, _):
-        # Not before: here the variable gets the layer's name.
+        # The variable gets the layer's name only here.
         self.kernel = self.add_weight("kernel", self._shape, initializer=self._initial)
 
     def call(self, hidden):
@@ -256,10 +256,17 @@ class _Head(keras.layers.Layer):
 
 
 class HeadModel(keras.Model):
-    """GPT-2 under one head, or, with contexts, under the mean of a personal and a context head."""
+    """GPT-2 with one head, or, with contexts, with the mean of a personal and a context head."""
 
     def __init__(self, config: GPT2Config, *, initial: Initial, num_contexts: int | None = None):
-        """Makes a model; `initial` is the initializer of its heads: `as_base` or `fresh`."""
+        """Creates a model.
+
+        Args:
+            config: The base's configuration.
+            initial: The initializer of its heads: of `copy_head_initializer` or
+                `random_head_initializer`.
+            num_contexts: Number of contexts; None for one head.
+        """
         super().__init__(name=NAME)
         self._shape = (config.n_embd, config.vocab_size)
         name = SHARED_HEAD if num_contexts is None else PERSONAL_HEAD
@@ -278,12 +285,16 @@ class HeadModel(keras.Model):
         hidden = self.base(inputs["text"])
         if self.context_head is None:
             return self.head(hidden)
-        of_context = tf.reshape(self.context_head(inputs["context"]), [-1, *self._shape])
-        return 0.5 * (self.head(hidden) + tf.matmul(hidden, of_context))
+        context_head = tf.reshape(self.context_head(inputs["context"]), [-1, *self._shape])
+        return 0.5 * (self.head(hidden) + tf.matmul(hidden, context_head))
 
 
-def as_base(head: Callable[[], tf.Tensor]) -> Initial:
-    """Returns an initializer of heads that start as what `head` returns in a graph, (dim, ids)."""
+def copy_head_initializer(head: Callable[[], tf.Tensor]) -> Initial:
+    """Returns an initializer of heads as copies of a matrix.
+
+    Args:
+        head: Returns the matrix, (dim, ids), in a graph.
+    """
 
     def initial(shape: Sequence[int], dtype: tf.DType | None = None) -> tf.Tensor:
         del dtype
@@ -294,29 +305,29 @@ def as_base(head: Callable[[], tf.Tensor]) -> Initial:
     return initial
 
 
-def fresh(config: GPT2Config) -> keras.initializers.Initializer:
-    """Returns an initializer of heads that start at random, as GPT-2's matrices do."""
+def random_head_initializer(config: GPT2Config) -> keras.initializers.Initializer:
+    """Returns a random initializer of heads, the same as of GPT-2's matrices."""
     return keras.initializers.RandomNormal(stddev=config.initializer_range)
 
 
-NOTHING = -1
+NO_TOKEN = -1
 
 
 def count_utterance_tokens(labels: tf.Tensor) -> tf.Tensor:
-    """Maps labels to how many tokens each utterance has, float32 (batch,)."""
+    """Returns the number of tokens of each utterance, float32 (batch,)."""
     return count(labels >= 0)
 
 
 def sum_utterance_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Sums the cross-entropy of each utterance's tokens, of logits (batch, time, ids): (batch,)."""
+    """Sums the cross-entropy of each utterance's tokens; maps (batch, time, ids) to (batch,)."""
     return tf.reduce_sum(_token_losses(labels, logits), axis=1)
 
 
 def perplexity(*, prompt_tokens: int = 3) -> Metric:
-    """Returns the perplexity of a token that follows an utterance's first ones.
+    """Returns the metric that is the perplexity of the tokens after an utterance's first ones.
 
     Args:
-        prompt_tokens: How many first tokens are given, and not counted (Silva et al., section 4).
+        prompt_tokens: Number of first tokens, which do not count (Silva et al., section 4).
     """
 
     def sum_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
@@ -331,8 +342,8 @@ def perplexity(*, prompt_tokens: int = 3) -> Metric:
 
 
 def _token_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Returns each token's cross-entropy, 0 where there is none; computed once for all that ask."""
-    known = getattr(logits, "_token_losses", None)
-    if known is None:
-        known = logits._token_losses = token_losses(labels, logits, labels >= 0)
-    return known
+    """Returns each token's cross-entropy, 0 for padding; computed once for loss and metrics."""
+    losses = getattr(logits, "_token_losses", None)
+    if losses is None:
+        losses = logits._token_losses = token_losses(labels, logits, labels >= 0)
+    return losses

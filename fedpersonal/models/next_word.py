@@ -1,7 +1,7 @@
-"""Recurrent layers whose weight gradients are one matrix product.
+"""Recurrent layers that compute the gradients of their weights as one matrix product.
 
-Below the layers everything may have further axes before the batch, (time, ..., batch, size) and
-(..., size, units): recurrences that share nothing but their loop, such as two directions.
+In the functions below the layers, tensors may have further axes before the batch, (time, ...,
+batch, size) and (..., size, units): independent recurrences in one loop, such as two directions.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fedpersonal.models.tokens import custom_gradient
 
 
 class LSTM(keras.layers.Layer):
-    """Keras' LSTM that returns sequences: the same weights, outputs and gradients, in less time.
+    """A faster LSTM with the weights, outputs and gradients of Keras' LSTM that returns sequences.
 
     The input's share of the gates is one product over all time steps, and so are the gradients of
-    the weights, where Keras' loop adds up one small product a step (Hochreiter & Schmidhuber 1997;
-    gates in Keras' order: input, forget, candidate, output).
+    the weights. Keras' loop sums a small product per step (Hochreiter & Schmidhuber 1997; gates in
+    Keras' order: input, forget, candidate, output).
     """
 
     def __init__(self, units: int, **kwargs):
@@ -38,7 +38,7 @@ class LSTM(keras.layers.Layer):
         """Maps (batch, time, size) and a bool mask (batch, time) to (batch, time, units).
 
         Where the mask is False, state and output are those of the step before. With `training`
-        False nothing is kept for a gradient, which can be taken all the same.
+        False no states are stored for a gradient; TensorFlow can still compute it.
         """
         if mask is None:
             mask = tf.ones(tf.shape(inputs)[:2], tf.bool)
@@ -52,9 +52,9 @@ class LSTM(keras.layers.Layer):
 
 
 class BidirectionalEnds(keras.layers.Layer):
-    """The last states of two LSTMs, of which one reads backward: Keras' `Bidirectional(LSTM)`.
+    """The last states of a forward and a backward LSTM, as of Keras' `Bidirectional(LSTM)`.
 
-    Both run in one loop, so that small ones take half the operations.
+    Both run in one loop, so that small LSTMs take half as many operations.
     """
 
     def __init__(self, units: int, **kwargs):
@@ -84,12 +84,12 @@ class BidirectionalEnds(keras.layers.Layer):
             bias[:, tf.newaxis],
             tf.transpose(mask)[:, tf.newaxis, :, tf.newaxis],
         )
-        # What follows a sequence's end repeats its last state.
+        # Places after a sequence's end repeat its last state.
         return tf.concat(tf.unstack(outputs[-1], num=2), axis=-1)
 
 
 def _add_lstm_weights(layer, size, units, *, prefix=""):
-    """Gives a layer the weights of an LSTM, with Keras' initializers."""
+    """Adds the weights of an LSTM to a layer, with Keras' initializers."""
     return (
         layer.add_weight(f"{prefix}kernel", [size, 4 * units], initializer="glorot_uniform"),
         layer.add_weight(f"{prefix}recurrent_kernel", [units, 4 * units], initializer="orthogonal"),
@@ -112,7 +112,7 @@ def _begin(sequence, kernel, recurrent_kernel, bias):
 
 
 def _steps_as_rows(sequence):
-    """Turns (time, ..., batch, size) into (..., time * batch, size), for one product."""
+    """Reshapes (time, ..., batch, size) to (..., time * batch, size), for one product."""
     inner = sequence.shape.rank - 3
     order = [*range(1, 1 + inner), 0, 1 + inner, 2 + inner]
     rows = tf.transpose(sequence, order) if inner else sequence
@@ -120,14 +120,14 @@ def _steps_as_rows(sequence):
 
 
 def _rows_as_steps(rows, steps):
-    """Turns (..., time * batch, size) into (time, ..., batch, size)."""
+    """Reshapes (..., time * batch, size) to (time, ..., batch, size)."""
     inner = rows.shape.rank - 2
     apart = tf.reshape(rows, [*rows.shape[:inner], steps, -1, rows.shape[-1]])
     return tf.transpose(apart, [inner, *range(inner), inner + 1, inner + 2]) if inner else apart
 
 
 def _advance(pre, cell):
-    """Returns the next hidden state and cell of gates before their squashing, (..., 4 * units)."""
+    """Returns the next hidden state and cell from gates before activation, (..., 4 * units)."""
     let_in, keep, candidate, let_out = _gates(pre)
     cell = keep * cell + let_in * candidate
     return let_out * tf.tanh(cell), cell
@@ -140,7 +140,7 @@ def _gates(pre):
 
 @tf.autograph.experimental.do_not_convert  # Nothing here branches on tensors.
 def _predict(sequence, kernel, recurrent_kernel, bias, is_real):
-    """Runs the recurrence over (time, ..., batch, size), a mask (time, ..., batch, 1) beside it."""
+    """Runs the recurrence over (time, ..., batch, size) with a mask (time, ..., batch, 1)."""
     steps, from_input, zeros = _begin(sequence, kernel, recurrent_kernel, bias)
 
     def advance(step, hidden, cell, outputs):
@@ -159,10 +159,10 @@ def _predict(sequence, kernel, recurrent_kernel, bias, is_real):
 
 @tf.autograph.experimental.do_not_convert
 def _run(sequence, kernel, recurrent_kernel, bias, is_real):
-    """Does the same, and keeps the states and gates of all steps for the gradient.
+    """Runs the recurrence, and stores the states and gates of all steps for the gradient.
 
-    Small steps are bound by their number of operations: what does not depend on the step before is
-    computed of all steps at once.
+    The number of operations limits the speed of small steps: values that do not depend on the step
+    before are computed for all steps at once.
     """
 
     @custom_gradient
@@ -226,25 +226,25 @@ def _run(sequence, kernel, recurrent_kernel, bias, is_real):
 
 
 def _slopes(pres, old_cells, new_cells, is_real):
-    """Returns how all steps' gates and cells depend on what is before them.
+    """Returns derivatives for all steps.
 
     Returns:
-        The slopes of a step's new cell, three times, and of its hidden state, as the last, in its
-        gates before their squashing; of its hidden state in its new cell; and of its new cell in
-        the old one. Where a step is none, these are 0, 0 and 1.
+        The derivatives of a step's new cell by its first three gates, and of its hidden state by
+        the last gate, before activation; of its hidden state by its new cell; and of its new cell
+        by the old one. For padding, these are 0, 0 and 1.
     """
     let_in, keep, candidate, let_out = _gates(pres)
-    squashed = tf.tanh(new_cells)
+    activated = tf.tanh(new_cells)
     slopes = tf.concat(
         [
             candidate * let_in * (1.0 - let_in),
             old_cells * keep * (1.0 - keep),
             let_in * (1.0 - candidate * candidate),
-            squashed * let_out * (1.0 - let_out),
+            activated * let_out * (1.0 - let_out),
         ],
         -1,
     )
-    by_hidden = let_out * (1.0 - squashed * squashed)
+    by_hidden = let_out * (1.0 - activated * activated)
     return (
         tf.where(is_real, slopes, 0.0),
         tf.where(is_real, by_hidden, 0.0),
@@ -254,9 +254,9 @@ def _slopes(pres, old_cells, new_cells, is_real):
 
 @tf.autograph.experimental.do_not_convert
 def _swap(tensor):
-    """Turns (a, b, size) into (b, a, size), row by row.
+    """Transposes (a, b, size) to (b, a, size), row by row.
 
-    TensorFlow's own transpose of floats takes a quarter of a millisecond to begin.
+    TensorFlow's transpose of floats has an overhead of a quarter of a millisecond.
     """
 
     def swapped(tensor):
@@ -272,7 +272,10 @@ PAD = 0
 
 
 class JoinedEmbeddings(keras.layers.Layer):
-    """The sum of two embeddings, each of its own tokens alone; padding is zero and masked."""
+    """The embedding of each token, from one of two tables; padding is zero and masked.
+
+    One table is for in-vocabulary tokens, the other for out-of-vocabulary buckets.
+    """
 
     def __init__(self, num_known: int, **kwargs):
         super().__init__(**kwargs)
@@ -280,14 +283,14 @@ class JoinedEmbeddings(keras.layers.Layer):
 
     def call(self, inputs):
         """Maps tokens (batch, time) and two embeddings (batch, time, size) to one."""
-        token, known, out_of_vocabulary = inputs
+        token, in_vocabulary, out_of_vocabulary = inputs
         is_known = (token < self._num_known) & tf.not_equal(token, PAD)
         is_other = token >= self._num_known
 
         def only(condition, vectors):
             return vectors * tf.cast(condition, vectors.dtype)[..., tf.newaxis]
 
-        return only(is_known, known) + only(is_other, out_of_vocabulary)
+        return only(is_known, in_vocabulary) + only(is_other, out_of_vocabulary)
 
     def compute_mask(self, inputs, mask=None):
         """Returns where tokens are no padding, bool (batch, time)."""
@@ -307,19 +310,19 @@ def next_word_lstm(
 ) -> Callable[[], keras.Model]:
     """Returns a builder of an LSTM language model as a Keras model.
 
-    Its inputs are int32 (batch, time): `token`, and where each token stands in the two embeddings,
+    Its inputs are int32 (batch, time): `token`, and each token's row in the two embeddings,
     `known_token` and `oov_token`, as `fedpersonal.data.vocabulary` makes them. Layers:
     `known_embedding`, `oov_embedding` (the local one of federated reconstruction), `lstm`,
-    `projection` and `logits`. The output are logits (batch, time, num_known + num_oov_buckets).
+    `projection` and `logits`. The outputs are logits (batch, time, num_known + num_oov_buckets).
 
     Args:
-        num_known: Ids that are no bucket: special tokens and the vocabulary.
-        num_oov_buckets: Buckets of all other words; their ids follow.
+        num_known: Number of ids in the vocabulary: special tokens and words.
+        num_oov_buckets: Number of buckets of out-of-vocabulary words; their ids follow.
         embedding_dim: Size of an embedding.
         lstm_units: Units of the LSTM.
         projection_dim: Size of the projection before the softmax.
         recurrent_layer: Builds the LSTM from `units` and `name`.
-        oov_initializer: That of `oov_embedding`.
+        oov_initializer: Initializer of `oov_embedding`.
     """
 
     def build() -> keras.Model:
@@ -327,12 +330,12 @@ def next_word_lstm(
             name: keras.Input([None], dtype=tf.int32, name=name)
             for name in ("token", "known_token", "oov_token")
         }
-        known = keras.layers.Embedding(num_known, embedding_dim, name="known_embedding")
-        other = keras.layers.Embedding(
+        vocabulary = keras.layers.Embedding(num_known, embedding_dim, name="known_embedding")
+        buckets = keras.layers.Embedding(
             num_oov_buckets, embedding_dim, oov_initializer, name="oov_embedding"
         )
         hidden = JoinedEmbeddings(num_known, name="embedding")(
-            [inputs["token"], known(inputs["known_token"]), other(inputs["oov_token"])]
+            [inputs["token"], vocabulary(inputs["known_token"]), buckets(inputs["oov_token"])]
         )
         hidden = recurrent_layer(lstm_units, name="lstm")(hidden)
         hidden = keras.layers.Dense(projection_dim, name="projection")(hidden)

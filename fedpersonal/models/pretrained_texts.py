@@ -1,4 +1,4 @@
-"""Digests of the sentences that a base model was pretrained on, which tell them from others."""
+"""Digests of the sentences that a base model was pretrained on, to recognise them in other data."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import numpy as np
 from fedpersonal.data.sentences import split_sentences
 from fedpersonal.files import damaged, read_json
 
-# The file of them, in the model's folder.
+# The file of digests, in the model's folder.
 FILE = "pretraining_sentences.json"
-# A sentence that was never seen has a digest of one that was once in 2**32 / sentences.
+# A sentence that was not pretrained on has a digest of one that was with probability
+# sentences / 2**32.
 _DIGEST = np.dtype("<u4")
 
 
 def digest_texts(texts: Iterable[str]) -> np.ndarray:
-    """Returns the digest of each sentence, in any case and with any spaces; uint32 (n,), sorted."""
+    """Returns the sorted digests of sentences, uint32 (n,), independent of case and spaces."""
     sentences = itertools.chain.from_iterable(map(split_sentences, texts))
     plain = {" ".join(sentence.casefold().split()) for sentence in sentences}
     encoded = (sentence.encode("utf-8", "surrogatepass") for sentence in plain)
@@ -30,7 +31,7 @@ def digest_texts(texts: Iterable[str]) -> np.ndarray:
 
 
 def write_digests(digests: np.ndarray) -> dict[str, str]:
-    """Returns what the file has of digests."""
+    """Returns the content of the file of digests."""
     return {"digests": base64.b64encode(digests.astype(_DIGEST).tobytes()).decode()}
 
 
@@ -50,7 +51,9 @@ def read_digests(folder: str | os.PathLike) -> np.ndarray:
         raise damaged(path) from error
 
 
-def share_known(texts: Iterable[str], digests: np.ndarray) -> float:
-    """Returns which share of the sentences of texts has a digest among some; 0 of no sentence."""
-    own = digest_texts(texts)
-    return float(np.isin(own, digests).mean()) if own.size else 0.0
+def pretrained_share(texts: Iterable[str], digests: np.ndarray) -> float:
+    """Returns the share of the texts' sentences with one of these digests; 0 without sentences."""
+    digests_of_texts = digest_texts(texts)
+    if not digests_of_texts.size:
+        return 0.0
+    return float(np.isin(digests_of_texts, digests).mean())

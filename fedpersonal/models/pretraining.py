@@ -1,4 +1,4 @@
-"""Training of a small GPT-2, from scratch or further, which goes on where it was interrupted."""
+"""Training of a small GPT-2, from scratch or further; interrupted training can be resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpersonal.data.sources import check_count, check_counts
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 from fedpersonal.files import atomic_write, pack_arrays, read_bytes, unpack_arrays
 from fedpersonal.models.gpt2 import (
@@ -28,13 +27,14 @@ from fedpersonal.models.gpt2 import (
     weight_name,
 )
 from fedpersonal.models.pretrained_texts import FILE, digest_texts, read_digests, write_digests
+from fedpersonal.randomness import Purpose, generator
 
 if TYPE_CHECKING:
     import tensorflow as tf
     from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
     from transformers.models.gpt2.tokenization_gpt2_fast import GPT2TokenizerFast
 
-# The file beside a pretrained model's that says how it was made.
+# The file in a pretrained model's folder that describes its training.
 NOTES = "pretraining.json"
 _VALIDATION_SHARE = 0.02
 _REPORTS = 20
@@ -54,11 +54,11 @@ class ModelSizes:
     """Sizes of a GPT-2.
 
     Attributes:
-        vocab_size: Tokens, >= 257; fewer come of texts that do not have so many pairs.
+        vocab_size: Number of tokens, >= 257; there are fewer if the texts have fewer pairs.
         num_layers: Transformer blocks, >= 1.
         num_heads: Attention heads of a block, >= 1; `dim` is a multiple of it.
         dim: Size of embeddings and hidden states.
-        positions: The most tokens that it can read, >= 2; a window has as many.
+        positions: The maximum number of tokens that it can read, >= 2, and the length of a window.
     """
 
     vocab_size: int = 4096
@@ -77,17 +77,18 @@ class ModelSizes:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingReport:
-    """What came of pretraining.
+    """Results of pretraining.
 
     Attributes:
-        num_texts: Texts trained on.
-        num_tokens: Tokens of these, their ends among them.
-        num_validation_texts: Texts held out.
-        vocab_size: Tokens of the tokenizer.
-        num_parameters: Entries of all weights.
-        steps: Training steps.
-        seconds: What the steps took, with tracing and without validation.
-        curve: The perplexity per token of the held-out texts after so many steps, from 0 on.
+        num_texts: Number of training texts.
+        num_tokens: Number of their tokens, including ends of texts.
+        num_validation_texts: Number of held-out texts.
+        vocab_size: Number of the tokenizer's tokens.
+        num_parameters: Number of the weights' scalars.
+        steps: Number of training steps.
+        seconds: Duration of the steps, with tracing and without validation.
+        curve: Pairs of a number of steps, from 0 on, and the perplexity per token of the held-out
+            texts after these.
     """
 
     num_texts: int
@@ -109,17 +110,18 @@ def pretrain_into(
 ) -> PretrainingReport:
     """Trains a model and writes it with `save_base_model`.
 
-    Called again with the same arguments after an interruption, it goes on to the same bits from
-    what it saved half a minute before, in a file beside the folder that is named by the arguments.
+    It saves its state every half minute in a file next to the folder. Called again with the same
+    arguments after an interruption, it resumes from this file, with bitwise equal results. The
+    file's name depends on the arguments.
 
     Args:
-        folder: The folder to make; it appears once training is over.
+        folder: The folder to create; it appears when training has ended.
         texts: The texts to train on.
-        settings: What to note beside the report, in `NOTES`; digests of the texts go in `FILE`.
-        **options: Those of `pretrain`.
+        settings: Settings to write to `NOTES` with the report; digests of the texts are in `FILE`.
+        **options: Arguments of `pretrain`.
 
     Raises:
-        UserError: If the folder holds something or cannot be written to, or `pretrain` raises it.
+        UserError: If the folder is not empty or cannot be written to, or `pretrain` raises it.
     """
     check_is_free(folder)
     folder = pathlib.Path(folder).resolve()
@@ -137,7 +139,7 @@ def pretrain_into(
 
 
 def _digest(texts: Sequence[str], options: Mapping[str, object]) -> str:
-    """Returns what tells a training from others."""
+    """Returns a digest of a training's arguments."""
     start = options["start"]
     weights = start.weights.values() if isinstance(start, BaseModel) else []
     others = {k: v for k, v in options.items() if k != "start" or not weights}
@@ -162,25 +164,25 @@ def pretrain(
 ) -> tuple[TFGPT2LMHeadModel, GPT2TokenizerFast, PretrainingReport]:
     """Trains a tokenizer and a GPT-2 on texts, or trains a base model further.
 
-    The texts become one stream, `<eos>` after each, of which a batch takes windows of as many
-    tokens as the model has positions, wherever they begin. A window thus starts with any token, and
-    what comes first tells of what follows where neighbouring texts are by one author or of one
-    conversation: the model learns to make use of it, as prefixes in its place will need. 2 % of the
-    texts, at least one and neighbours all, are held out; the tokenizer learns from at most 50,000
-    of the others. The optimizer is AdamW with warm-up, cosine decay and clipped gradients; there is
-    no dropout. On one machine equal arguments give equal weights; the global random state of NumPy
-    is left alone.
+    The texts form one stream, with `<eos>` after each. A batch has random windows of this stream,
+    with as many tokens as the model has positions. A window may thus start with any token. Where
+    neighbouring texts are by one author or of one conversation, its start is informative of the
+    rest; the model learns to use it, which prefixes in its place require. 2 % of the texts, at
+    least one and all neighbours, are held out; the tokenizer learns from at most 50,000 of the
+    others. The optimizer is AdamW with warm-up, cosine decay and clipped gradients; there is no
+    dropout. On one machine equal arguments give equal weights; the global random state of NumPy is
+    not changed.
 
     Args:
-        texts: The texts, those that belong together next to each other; blank ones are left out.
-        start: Sizes of a new model, or a base model to train further, whose tokenizer stays.
+        texts: The texts, with related texts next to each other; blank ones are ignored.
+        start: Sizes of a new model, or a base model to train further with its tokenizer.
         steps: Training steps, >= 1.
         batch_size: Windows of a step, >= 1.
         learning_rate: The highest learning rate, > 0.
         seed: Fixes the held-out texts, the initial weights and the windows, >= 0.
-        progress: Whether to show on stderr how far training has come.
-        state_file: Where the state is saved twice a minute, and from which an interrupted training
-            with the same arguments goes on; None for nowhere.
+        progress: Whether to show progress on stderr.
+        state_file: The file in which the state is saved twice a minute, and from which an
+            interrupted training with the same arguments resumes; None for no file.
 
     Raises:
         UserError: If there are too few texts, the loss is no longer finite, or the file is damaged.
@@ -202,17 +204,19 @@ def pretrain(
     first = int(random.integers(len(texts) - num_held_out + 1))
     last = first + num_held_out
     training_texts = texts[:first] + texts[last:]
-    some = random.permutation(len(training_texts))[:_TOKENIZER_TEXTS]
+    tokenizer_texts = random.permutation(len(training_texts))[:_TOKENIZER_TEXTS]
     if isinstance(start, BaseModel):
         show(f"encoding {len(texts):,} texts")
         tokenizer, positions, model = start.tokenizer, start.config.n_positions, _copy_model(start)
     else:
         show(f"training a tokenizer and encoding {len(texts):,} texts")
-        tokenizer = train_tokenizer([training_texts[i] for i in some], vocab_size=start.vocab_size)
+        tokenizer = train_tokenizer(
+            [training_texts[i] for i in tokenizer_texts], vocab_size=start.vocab_size
+        )
         positions, model = start.positions, _new_model(start, tokenizer, seed)
     held_out, training = (_encode(part, tokenizer) for part in (texts[first:last], training_texts))
     length = min(positions, len(training))
-    step_on, sum_losses, variables = _compile_steps(model, steps, learning_rate)
+    take_step, sum_losses, variables = _compile_steps(model, steps, learning_rate)
     state = _State(state_file, variables, random)
 
     def perplexity() -> float:
@@ -223,13 +227,13 @@ def pretrain(
 
     first_step, seconds, curve = state.read() or (1, 0.0, [(0, perplexity())])
     if first_step > 1:
-        show(f"going on after step {first_step - 1}/{steps}")
+        show(f"resuming after step {first_step - 1}/{steps}")
     every = math.ceil(steps / _REPORTS)
     since = time.monotonic()
     for step in range(first_step, steps + 1):
         begin = time.monotonic()
         starts = random.integers(len(training) - length + 1, size=(batch_size, 1))
-        loss = step_on(training[starts + np.arange(length)])
+        loss = take_step(training[starts + np.arange(length)])
         seconds += time.monotonic() - begin
         if step % every == 0 or step == steps:
             if not math.isfinite(loss):
@@ -256,7 +260,7 @@ def pretrain(
 
 
 class _State:
-    """The file of a training: all that steps change."""
+    """The state of a training, which steps change, in a file."""
 
     def __init__(
         self, path: pathlib.Path | None, variables: list[tf.Variable], random: np.random.Generator
@@ -265,7 +269,7 @@ class _State:
         self._time = time.monotonic()
 
     def read(self) -> tuple[int, float, list[tuple[int, float]]] | None:
-        """Goes on from the file, if there is one; returns the next step, seconds and curve."""
+        """Restores the state, and returns the next step, seconds and curve; None without a file."""
         if self._path is None or not self._path.exists():
             return None
         try:
@@ -281,7 +285,7 @@ class _State:
         return course["step"], course["seconds"], [tuple(point) for point in course["curve"]]
 
     def write_if_due(self, step: int, seconds: float, curve: list[tuple[int, float]]) -> None:
-        """Writes the file, unless that was less than half a minute ago."""
+        """Writes the file, unless it was written less than half a minute ago."""
         if self._path is None or time.monotonic() < self._time + _SECONDS_BETWEEN_SAVES:
             return
         course = {"step": step, "seconds": seconds, "curve": curve}
@@ -297,8 +301,8 @@ def _encode(texts: Sequence[str], tokenizer: GPT2TokenizerFast) -> np.ndarray:
     end = [tokenizer.eos_token_id]
     parts = []
     for first in range(0, len(texts), _ENCODED_AT_ONCE):
-        some = list(texts[first : first + _ENCODED_AT_ONCE])
-        encoded = tokenizer(some, return_attention_mask=False, verbose=False)["input_ids"]
+        chunk = list(texts[first : first + _ENCODED_AT_ONCE])
+        encoded = tokenizer(chunk, return_attention_mask=False, verbose=False)["input_ids"]
         parts += [np.array(ids + end, np.int32) for ids in encoded]
     return np.concatenate(parts)
 
@@ -314,7 +318,7 @@ def _consecutive_windows(tokens: np.ndarray, length: int, batch_size: int) -> It
 
 
 def _new_model(sizes: ModelSizes, tokenizer: GPT2TokenizerFast, seed: int) -> TFGPT2LMHeadModel:
-    """Returns a model without dropout, its weights drawn as GPT-2's were."""
+    """Returns a model without dropout, with random weights distributed as GPT-2's."""
     from transformers.models.gpt2.configuration_gpt2 import GPT2Config
     from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
 
@@ -334,18 +338,18 @@ def _new_model(sizes: ModelSizes, tokenizer: GPT2TokenizerFast, seed: int) -> TF
     )
     model.build_in_name_scope()
     random = generator(Purpose.PRETRAINED_WEIGHTS, seed)
-    # What Keras draws depends on what was drawn before; biases and scales are 0 and 1 already.
+    # Keras' random values depend on those before; biases and scales are 0 and 1 already.
     for variable in model.weights:
         if "/ln_" not in variable.name and "bias" not in variable.name:
             # As published: projections onto the residual stream shrink with their number.
             shrink = math.sqrt(2 * sizes.num_layers) if "c_proj" in variable.name else 1.0
-            drawn = random.normal(0.0, _INITIAL_DEVIATION / shrink, variable.shape)
-            variable.assign(drawn.astype(np.float32))
+            values = random.normal(0.0, _INITIAL_DEVIATION / shrink, variable.shape)
+            variable.assign(values.astype(np.float32))
     return model
 
 
 def _copy_model(base: BaseModel) -> TFGPT2LMHeadModel:
-    """Returns a model with the weights of a base model, to be trained on."""
+    """Returns a trainable model with the weights of a base model."""
     from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
 
     model = TFGPT2LMHeadModel(base.config)
@@ -358,10 +362,10 @@ def _copy_model(base: BaseModel) -> TFGPT2LMHeadModel:
 def _compile_steps(
     model: TFGPT2LMHeadModel, steps: int, learning_rate: float
 ) -> tuple[Callable[[np.ndarray], Any], Callable[[np.ndarray], Any], list[tf.Variable]]:
-    """Returns two functions of windows (batch, time), and the variables that they move.
+    """Returns two functions of windows (batch, time), and the variables that steps change.
 
-    One makes a step and returns its mean loss; the other returns the sum of the losses of all
-    predicted tokens, and how many these are.
+    The first takes a step and returns its mean loss. The second returns the sum of the losses of
+    all predicted tokens, and their number.
     """
     import tensorflow as tf
 
@@ -388,7 +392,7 @@ def _compile_steps(
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
         return tf.reduce_sum(losses), tf.cast(tf.size(targets), tf.float32)
 
-    def step_on(tokens: tf.Tensor) -> tf.Tensor:
+    def take_step(tokens: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss, count = sum_losses(tokens)
             loss /= count
@@ -397,5 +401,5 @@ def _compile_steps(
         return loss
 
     batch = [tf.TensorSpec([None, None], tf.int32)]
-    moved = [*model.weights, *optimizer.variables]
-    return tf.function(step_on, input_signature=batch), tf.function(sum_losses, batch), moved
+    variables = [*model.weights, *optimizer.variables]
+    return tf.function(take_step, input_signature=batch), tf.function(sum_losses, batch), variables

@@ -1,4 +1,4 @@
-"""Loss and metrics of predicting tokens, padding apart. A sentence counts as its tokens."""
+"""Loss and metrics of predicting tokens, without padding. A sentence's weight is its tokens."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ Gradient = Callable[..., "tf.Tensor | tuple[tf.Tensor, ...]"]
 def custom_gradient(
     function: Callable[..., tuple[tf.Tensor, Gradient]],
 ) -> Callable[..., tf.Tensor]:
-    """Does what `tf.custom_gradient` does, and lets the graph be freed after use.
+    """Does what `tf.custom_gradient` does, but lets the graph be freed after use.
 
-    TensorFlow registers the gradient of each call in a graph for as long as the process lives, and
-    the gradient holds the graph: a program that traces one model after another would keep them all.
+    TensorFlow registers the gradient of each call in a graph until the process ends, and the
+    gradient refers to the graph. A program that traces one model after another would keep all
+    graphs in memory.
 
     Args:
         function: Returns one tensor and the function of its gradient.
@@ -37,7 +38,7 @@ def custom_gradient(
 
 
 def _leave_to_graph(result: tf.Tensor) -> None:
-    """Has a graph keep the gradient of its tensor, and TensorFlow's registry only know of it."""
+    """Makes a graph keep its tensor's gradient, and TensorFlow's registry refer to it weakly."""
     name = result.op.get_attr("_gradient_op_type").decode()
     registered = ops.gradient_registry._registry
     gradient = registered[name]["type"]
@@ -47,34 +48,34 @@ def _leave_to_graph(result: tf.Tensor) -> None:
     weakref.finalize(gradient, registered.pop, name, None).atexit = False
 
 
-def _call(gradient: weakref.ref[Gradient], *given: object) -> object:
-    known = gradient()
-    assert known is not None  # Else its name is registered no more.
-    return known(*given)
+def _call(gradient: weakref.ref[Gradient], *arguments: object) -> object:
+    function = gradient()
+    assert function is not None  # Else its name would no longer be registered.
+    return function(*arguments)
 
 
 PAD = 0
 
 
 def count_tokens(labels: tf.Tensor) -> tf.Tensor:
-    """Maps labels (batch, time) to how many of each sentence are no padding, float32 (batch,)."""
+    """Maps labels (batch, time) to the number of tokens without padding, float32 (batch,)."""
     return count(tf.not_equal(labels, PAD))
 
 
 def count_positions(labels: tf.Tensor) -> tf.Tensor:
-    """Maps labels (batch, time) to the number of positions, padding too, float32 (batch,)."""
+    """Maps labels (batch, time) to the number of positions with padding, float32 (batch,)."""
     return count(tf.ones_like(labels, tf.bool))
 
 
 def sum_cross_entropy(
     labels: tf.Tensor, logits: tf.Tensor, *, with_padding: bool = False
 ) -> tf.Tensor:
-    """Sums the cross-entropy of each sentence's tokens but `PAD`.
+    """Sums the cross-entropy of each sentence's tokens without `PAD`.
 
     Args:
         labels: int32 (batch, time).
         logits: float32 (batch, time, ids).
-        with_padding: Whether `PAD` is to be predicted, too.
+        with_padding: Whether `PAD` counts, too.
 
     Returns:
         float32 (batch,).
@@ -84,7 +85,7 @@ def sum_cross_entropy(
 
 
 def token_losses(labels: tf.Tensor, logits: tf.Tensor, counted: tf.Tensor) -> tf.Tensor:
-    """Returns the cross-entropy of each token, (batch, time), 0 where it is not `counted`."""
+    """Returns the cross-entropy of each token, (batch, time), 0 where `counted` is False."""
     losses = _cross_entropy(
         tf.maximum(tf.reshape(labels, [-1]), 0),
         tf.reshape(logits, [-1, logits.shape[-1]]),
@@ -100,16 +101,16 @@ def token_accuracy(
     without: tuple[int, ...] = (),
     among_known: bool = False,
 ) -> Metric:
-    """Returns the share of tokens whose most likely id is the right one.
+    """Returns the metric that is the share of tokens whose most likely id is the right one.
 
     Args:
         name: The metric's name.
-        num_known: Tokens from this id on, the out-of-vocabulary ones, are left out; None keeps
-            them. Predicting one is still wrong.
-        without: Ids of further tokens to leave out.
-        among_known: Whether to choose among the ids below `num_known` alone. One bucket for all
-            out-of-vocabulary words is often the most likely id, one of 500 hardly ever: models with
-            different numbers of buckets compare fairly only so.
+        num_known: Out-of-vocabulary tokens, from this id on, do not count; None to count them.
+            Predicting one is still wrong.
+        without: Ids of further tokens that do not count.
+        among_known: Whether predictions are the most likely id below `num_known`. A single bucket
+            for all out-of-vocabulary words is often the most likely id, one of 500 hardly ever.
+            Only this option makes models with different numbers of buckets comparable.
     """
     limit = num_known if among_known else None
     if among_known and limit is None:
@@ -142,33 +143,33 @@ def count(tokens: tf.Tensor) -> tf.Tensor:
 
 
 def most_likely(logits: tf.Tensor) -> tf.Tensor:
-    """Returns the most likely ids; once for the loss and all metrics, for the softmax is wide."""
-    known = getattr(logits, "_most_likely", None)
-    if known is None:
-        known = tf.argmax(logits, axis=-1, output_type=tf.int32)
-        logits._most_likely = known
-    return known
+    """Returns the most likely ids, computed once for the loss and all metrics."""
+    ids = getattr(logits, "_most_likely", None)
+    if ids is None:
+        ids = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        logits._most_likely = ids
+    return ids
 
 
 def _among_known(chosen: tf.Tensor, logits: tf.Tensor, num_known: int) -> tf.Tensor:
-    """Replaces the choices (batch, time) that are not below `num_known` by the best that are."""
+    """Replaces chosen ids (batch, time) from `num_known` on by the most likely ids below it."""
     places = tf.where(chosen >= num_known)
-    known = tf.gather_nd(logits, places)[:, :num_known]
-    best = tf.argmax(known, axis=-1, output_type=tf.int32)
+    candidates = tf.gather_nd(logits, places)[:, :num_known]
+    best = tf.argmax(candidates, axis=-1, output_type=tf.int32)
     return tf.tensor_scatter_nd_update(chosen, places, best)
 
 
 def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor, best: tf.Tensor) -> tf.Tensor:
     """Returns the cross-entropy of each row: labels (n,), logits (n, ids), most likely ids (n,).
 
-    TensorFlow's own passes over a wide softmax several times more often than this does.
+    TensorFlow's implementation passes over a wide softmax several times more often.
     """
 
     @custom_gradient
     def losses(logits):
         probabilities = tf.nn.softmax(logits)
         highest = tf.gather(logits, best, batch_dims=1)
-        # log sum exp, from the highest logit, whose probability never underflows.
+        # log sum exp from the highest logit, since its probability never underflows.
         normalizer = highest - tf.math.log(tf.gather(probabilities, best, batch_dims=1))
 
         def gradient(upstream):

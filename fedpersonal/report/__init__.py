@@ -1,1 +1,1 @@
-"""Pages to look at runs: each one file, which needs no network."""
+"""Pages that show runs; each is a single file that needs no network."""

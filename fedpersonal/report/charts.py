@@ -1,4 +1,4 @@
-"""What the page of a run draws: curves over rounds, the boundary, a map of the largest table."""
+"""Data of a run page's charts: curves over rounds, the boundary, a map of the largest table."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import pandas as pd
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import lower_is_better, main_metric
 from fedpersonal.files import read_bytes, unpack_arrays
-from fedpersonal.report.run import RunData, label, rounded, shown, size
+from fedpersonal.report.run import RunData, format_size, label, round_numbers, shorten
 
 MOST_POINTS = 400
 _SOURCES = {"train": "training, while clients adapt", "eval": "validation"}
-# Pixels of the boundary's largest group, and of its smallest box, which is as high as its text.
+# Pixels of the boundary's largest group, and of its smallest box, which is the height of its text.
 _HIGHEST, _LOWEST = 180, 24
-# So many boxes of a group are drawn; the rest are one.
+# Most boxes of a group; the remaining variables share the last box.
 _MOST_BOXES = 6
-# What a process puts before the names of variables.
+# Prefixes of variables' names in the state of a TFF process.
 _PREFIXES = ("trainable.", "updates.")
 _GLOBAL, _TABLE = "global ", "/embeddings"
-# A table is named after the input that picks its rows; those of this input are clients.
+# A table is named after the input that selects its rows; rows of the input `user` are clients.
 _EMBEDDING, _CLIENTS = "_embedding", "user"
 _FEWEST_ROWS, _MOST_ROWS = 3, 3_000
 
 
 def curve_panels(run: RunData) -> list[dict[str, Any]]:
-    """Returns the panels that `curves.js` draws of a run, the main metric first.
+    """Returns the panels of a run's learning curves (`curves.js`), the main metric first.
 
     Returns:
-        `label`, `meaning` (or None), `lower` (whether less is better, or None) and `series` of
-        each: `name`, `color` (a CSS variable) and what `curve` returns.
+        Panels with `label`, `meaning` (or None), `lower` (whether lower is better, or None) and
+        `series`, each with `name`, `color` (a CSS variable) and the result of `curve`.
     """
     metrics: dict[str, list[dict[str, Any]]] = {}
     for name in sorted(run.round_metrics, key=lambda n: n.startswith("eval/")):
@@ -56,42 +56,43 @@ def curve_panels(run: RunData) -> list[dict[str, Any]]:
 
 
 def curve(runs: Sequence[RunData], name: str, most: int = MOST_POINTS) -> dict[str, Any]:
-    """Returns the mean of a metric over runs, in the rounds that all of them have.
+    """Returns the mean of a metric over runs, in the rounds that all runs have.
 
     Args:
         runs: The runs.
         name: A column of their `rounds`.
-        most: About so many points are returned.
+        most: The approximate largest number of points.
 
     Returns:
-        As many numbers each: `round`, `seconds`, `bytes` (where known), `y` and, of several runs,
-        `low` and `high`, a standard deviation below and above it.
+        Lists of equal length: `round`, `seconds`, `bytes` (if known), `y` and, for several runs,
+        `low` and `high`, one standard deviation below and above `y`.
     """
     tables = [run.rounds.set_index("round") for run in runs]
     values = pd.concat([table[name] for table in tables], axis=1, join="inner")
     seconds = pd.concat([table["seconds"].fillna(0).cumsum() for table in tables], axis=1)
     mean, deviation = values.mean(axis=1, skipna=False), values.std(axis=1)
     rounds = mean.index[thin(mean.to_numpy(), most)]
-    found = {
-        "round": rounded(rounds, 6),
-        "seconds": rounded(seconds.mean(axis=1)[rounds], 6),
-        "y": rounded(mean[rounds]),
+    points = {
+        "round": round_numbers(rounds, 6),
+        "seconds": round_numbers(seconds.mean(axis=1)[rounds], 6),
+        "y": round_numbers(mean[rounds]),
     }
     sizes = [run.bytes_per_round for run in runs if run.bytes_per_round]
     if len(sizes) == len(runs):
-        found["bytes"] = rounded(np.asarray(rounds) * np.mean(sizes), 6)
+        points["bytes"] = round_numbers(np.asarray(rounds) * np.mean(sizes), 6)
     if len(runs) > 1:
-        found["low"] = rounded((mean - deviation)[rounds])
-        found["high"] = rounded((mean + deviation)[rounds])
-    return found
+        points["low"] = round_numbers((mean - deviation)[rounds])
+        points["high"] = round_numbers((mean + deviation)[rounds])
+    return points
 
 
 def thin(y: Sequence[float] | np.ndarray, most: int = MOST_POINTS) -> np.ndarray:
-    """Returns which points of a curve to draw: real ones, with all that stands out.
+    """Returns the indices of a subset of a curve's points that preserves its extremes.
 
     Args:
         y: (n,) floats; those that are not finite are left out.
-        most: About so many are returned: of each stretch the least, the greatest and the last.
+        most: The approximate largest number of points: each stretch of the curve keeps its least,
+            its greatest and its last point.
     """
     y = np.asarray(y, np.float64)
     finite = np.flatnonzero(np.isfinite(y))
@@ -105,7 +106,7 @@ def thin(y: Sequence[float] | np.ndarray, most: int = MOST_POINTS) -> np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class Box:
-    """A variable or a message: its name, its size as a text, and its height in pixels."""
+    """A variable or a message: name, size as text, and height in pixels."""
 
     name: str
     size: str
@@ -114,7 +115,7 @@ class Box:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Boxes below a heading; `column` is `device`, `wire` or `server`, `arrow` may be empty."""
+    """Boxes below a heading; `column` is `device`, `wire` or `server`; `arrow` may be empty."""
 
     column: str
     heading: str
@@ -123,12 +124,12 @@ class Group:
 
 
 def boundary_groups(run: RunData) -> list[Group]:
-    """Returns what stays on a device, what crosses the wire and what a server has.
+    """Returns the variables on a device, the messages on the wire and the server's variables.
 
-    Boxes are as high as their bytes, but not lower than their text.
+    The height of a box is proportional to its bytes, but not below the height of its text.
 
     Returns:
-        The groups, from top to bottom of each column; none where nothing is known of the boundary.
+        The groups, from top to bottom of each column; none if the run has no `boundary.json`.
     """
     if not run.boundary:
         return []
@@ -144,25 +145,25 @@ def boundary_groups(run: RunData) -> list[Group]:
         if direction == "broadcast" and name.startswith(_PREFIXES[0]):
             global_.append(row)
     local = [(v["name"], v.get("num_bytes")) for v in run.local]
-    kept = {True: ", kept", False: ", rebuilt", None: ""}[run.keeps]
-    unknown = "Local variables: not told" if run.keeps is None else "No local variables"
+    kept = {True: ", kept", False: ", rebuilt", None: ""}[run.keeps_local]
+    absent = "Local variables: unknown" if run.keeps_local is None else "No local variables"
     groups = [
-        ("device", f"Local variables{kept}" if local else unknown, "", local),
+        ("device", f"Local variables{kept}" if local else absent, "", local),
         ("wire", "To the device", "←", by_direction.pop("broadcast", [])),
         ("wire", "To the server", "→", by_direction.pop("aggregate", [])),
-        *(("wire", f"{shown(n).capitalize()} a run", "←", v) for n, v in by_direction.items()),
+        *(("wire", f"{shorten(n).capitalize()} a run", "←", v) for n, v in by_direction.items()),
         ("server", "Global variables", "", global_),
     ]
     most = max(sum(s or 0 for _, s in rows) for *_, rows in groups) or 1
-    found = []
+    result = []
     for column, heading, arrow, rows in groups:
         boxes = [
-            Box(shown(name), size(n), round(max(_LOWEST, _HIGHEST * (n or 0) / most)))
+            Box(shorten(name), format_size(n), round(max(_LOWEST, _HIGHEST * (n or 0) / most)))
             for name, n in _largest(rows)
         ]
-        heading = f"{heading}, {size(_total(rows))}" if rows else heading
-        found.append(Group(column, heading, arrow, boxes))
-    return found
+        heading = f"{heading}, {format_size(_total(rows))}" if rows else heading
+        result.append(Group(column, heading, arrow, boxes))
+    return result
 
 
 def _total(rows: Sequence[tuple[str, int | None]]) -> int | None:
@@ -171,7 +172,7 @@ def _total(rows: Sequence[tuple[str, int | None]]) -> int | None:
 
 
 def _largest(rows: Sequence[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
-    """Returns the largest of a group, and the rest as one."""
+    """Returns the largest rows of a group, with the remaining ones merged into one."""
     rows = sorted(rows, key=lambda row: -(row[1] or 0))
     if len(rows) <= _MOST_BOXES:
         return rows
@@ -180,24 +181,24 @@ def _largest(rows: Sequence[tuple[str, int | None]]) -> list[tuple[str, int | No
 
 
 def embedding_map(run: RunData, *, show_clients: bool = False) -> dict[str, Any] | None:
-    """Returns the largest global table's rows along the two axes in which they differ most (PCA).
+    """Returns the rows of the largest global table along their first two principal components.
 
     Args:
         run: The run.
-        show_clients: Whether rows may have names whatever they are; else only those of public data
-            that are no clients have.
+        show_clients: Whether any rows may be named; otherwise only rows of public data that are
+            not clients are named.
 
     Returns:
-        `name`; `rows`, how many there are; `x` and `y`, numbers; `share`, of their variance in both
-        axes; `kind`, what a row stands for, and `names`, the rows', both None where they have none.
-        None where the run has no table of at least two dimensions. Of a long table, every n-th row
-        is shown.
+        `name`, of the table; `rows`, their number; `x` and `y`, the coordinates; `share`, the share
+        of variance in both axes; `kind`, the kind of the rows, such as `item`, and `names`, their
+        names, both None if the rows are not named. None if the run has no table with at least two
+        columns. Of a long table, only every n-th row is returned.
     """
     path = run.path / "model.npz"
     try:
         arrays = unpack_arrays(read_bytes(path)) if path.exists() else {}
     except (UserError, ValueError):
-        return None  # A page of a run does without its model; `load_run` complains.
+        return None  # The page does not need the model; `load_run` reports the damage.
     tables = {
         name[len(_GLOBAL) :]: table
         for name, table in arrays.items()
@@ -213,32 +214,32 @@ def embedding_map(run: RunData, *, show_clients: bool = False) -> dict[str, Any]
     step = -(-len(table) // _MOST_ROWS)
     table = table[::step]
     table -= table.mean(0)
-    # Not by the matrix of covariances: a row may have a hundred thousand numbers.
+    # An SVD, not the covariance matrix: a row may have a hundred thousand numbers.
     _, deviations, axes = np.linalg.svd(table, full_matrices=False)
     if not deviations[0] > 0:
         return None
     axes = axes[:2].T
-    # An axis has two directions; the larger entry points up.
+    # The sign of an axis is arbitrary; make its largest entry positive.
     axes *= np.sign(axes[np.abs(axes).argmax(0), [0, 1]])
     x, y = (table @ axes).T
     variances = np.square(deviations)
     return {
         "name": name,
         "rows": len(tables[name]),
-        "x": rounded(x, 3),
-        "y": rounded(y, 3),
+        "x": round_numbers(x, 3),
+        "y": round_numbers(y, 3),
         "share": round(float(variances[:2].sum() / variances.sum()), 5),
         "kind": kind,
-        "names": names and [shown(row) for row in names[::step]],
+        "names": names and [shorten(row) for row in names[::step]],
     }
 
 
 def _row_names(
     run: RunData, table: str, rows: int, *, show_clients: bool
 ) -> tuple[str | None, Sequence[str] | None]:
-    """Returns what a table's rows stand for, and their names where they may be shown."""
-    for kind, names in run.names.items():
-        may_be_shown = show_clients or (run.is_public and kind != _CLIENTS)
-        if f"{kind}{_EMBEDDING}" in table and len(names) == rows and may_be_shown:
+    """Returns the kind of a table's rows and their names, if the page may show them."""
+    for kind, names in run.row_names.items():
+        is_allowed = show_clients or (run.is_public and kind != _CLIENTS)
+        if f"{kind}{_EMBEDDING}" in table and len(names) == rows and is_allowed:
             return kind, names
     return None, None

@@ -1,4 +1,4 @@
-"""The page of a comparison: one file to look at, with its rows as CSV beside it."""
+"""The page of a comparison, and its rows as a CSV file next to it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.client_metrics import lower_is_better
 from fedpersonal.files import atomic_write, write_text
 from fedpersonal.report.charts import curve
-from fedpersonal.report.comparison import Comparison, differing_options, tested_clients
+from fedpersonal.report.comparison import EQUAL, Comparison, differing_options, tested_clients
 from fedpersonal.report.page import meanings, render
 from fedpersonal.report.pictures import series_of
-from fedpersonal.report.run import label, rounded, shown
+from fedpersonal.report.run import label, round_numbers, shorten
 
-# So many points of all curves of a panel.
+# Most points of all curves of a panel.
 _MOST_POINTS = 2_400
-# Beside colours, for who cannot tell them apart.
+# Dashes in addition to colours, for colour-blind readers.
 _DASHES = (None, "8 3", "2 3", "9 3 2 3")
 _SOURCES = {"eval": "validation", "train": "training"}
-# So many methods are named in a title.
+# Most methods that a title names.
 _FEW = 3
 # Columns and rows.
 Table = tuple[list[str], list[list[str]]]
@@ -35,12 +35,12 @@ Table = tuple[list[str], list[list[str]]]
 def write_page(
     comparison: Comparison, page: str | os.PathLike, *, show_clients: bool = False
 ) -> list[pathlib.Path]:
-    """Writes the page of a comparison, and beside it its rows as CSV.
+    """Writes the page of a comparison, and its rows as a CSV file next to it.
 
     Args:
         comparison: The comparison.
         page: The page's path, which ends in `.html`.
-        show_clients: Whether the page names clients; else they are numbered by rank.
+        show_clients: Whether the page names clients; otherwise it numbers them by rank.
 
     Returns:
         The page and the CSV file.
@@ -70,16 +70,16 @@ def comparison_page(comparison: Comparison, *, show_clients: bool = False) -> st
             "dots": _client_dots(comparison, colors, show_clients),
         },
         title=_title(comparison),
-        predicts=methods[0].first.predicts,
+        prediction=methods[0].first.prediction,
         meanings=meanings(methods[0].first, [*comparison.metrics, *comparison.pooled]),
         verdicts=verdicts(comparison),
-        baseline=names[0],
+        reference=names[0],
         seeds=methods[0].seeds,
         has_seeds=any(len(method.runs) > 1 for method in methods),
         methods=_method_rows(comparison),
         costs=_cost_rows(comparison),
         differences=_difference_rows(comparison),
-        options=(["option", *names], [[name, *of] for name, of in options.items()]),
+        options=(["option", *names], [[name, *values] for name, values in options.items()]),
         runs=_run_rows(comparison),
         show_clients=show_clients,
         colors=colors,
@@ -87,7 +87,7 @@ def comparison_page(comparison: Comparison, *, show_clients: bool = False) -> st
 
 
 def _curve_panels(comparison: Comparison, colors: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Returns what `curves.js` draws: panels, those of validation first, a series a method."""
+    """Returns the panels of `curves.js`, validation first, with one series per method."""
     methods, panels = comparison.methods, []
     most = _MOST_POINTS // len(methods)
     ranks = {metric: rank for rank, metric in enumerate(comparison.metrics)}
@@ -114,32 +114,34 @@ def _curve_panels(comparison: Comparison, colors: Mapping[str, str]) -> list[dic
 def _client_dots(
     comparison: Comparison, colors: Mapping[str, str], show_clients: bool
 ) -> dict[str, Any] | None:
-    """Returns what `points.js` draws: each client by the baseline against by another method.
+    """Returns the data of `points.js`: each client by the reference and by another method.
 
-    Clients are ordered by what the first method but the baseline gains them, and named so unless
+    Clients are ordered by their gain by the second method, and named by that rank unless
     `show_clients`.
     """
-    baseline, *others = comparison.methods
+    reference, *others = comparison.methods
     if not others:
         return None
-    metric, how = comparison.metric, comparison.metrics[comparison.metric]
-    examples = pd.concat([tested_clients(run) for run in baseline.paired]).groupby(level=0).mean()
-    values = {m.name: m.of_clients(how).reindex(examples.index) for m in comparison.methods}
-    change = values[others[0].name] - values[baseline.name]
+    metric, definition = comparison.metric, comparison.metrics[comparison.metric]
+    examples = pd.concat([tested_clients(run) for run in reference.paired]).groupby(level=0).mean()
+    values = {
+        m.name: m.client_means(definition).reindex(examples.index) for m in comparison.methods
+    }
+    change = values[others[0].name] - values[reference.name]
     order = change.sort_values(ascending=bool(lower_is_better(metric)), kind="stable").index
     columns = {
         name: {
             "label": f"{label(metric)}, {name}",
             "color": colors[name],
-            "values": rounded(of.reindex(order), 4),
+            "values": round_numbers(of_method.reindex(order), 4),
         }
-        for name, of in values.items()
+        for name, of_method in values.items()
     }
     choices = [
         {
-            "label": f"{label(metric)}: {method.name} against {baseline.name}",
-            "change": f"{label(metric)}, {method.name} minus {baseline.name}",
-            "x": columns[baseline.name],
+            "label": f"{label(metric)}: {method.name} against {reference.name}",
+            "change": f"{label(metric)}, {method.name} minus {reference.name}",
+            "x": columns[reference.name],
             "y": columns[method.name],
             "lower": lower_is_better(metric),
             "diagonal": True,
@@ -147,8 +149,8 @@ def _client_dots(
         for method in others
     ]
     return {
-        "names": [shown(n) if show_clients else f"client {i}" for i, n in enumerate(order, 1)],
-        "size": {"label": "examples", "values": rounded(examples.reindex(order), 5)},
+        "names": [shorten(n) if show_clients else f"client {i}" for i, n in enumerate(order, 1)],
+        "size": {"label": "examples", "values": round_numbers(examples.reindex(order), 5)},
         "choices": choices,
         "columns": [],
         "worse": "lost",
@@ -157,7 +159,7 @@ def _client_dots(
 
 
 def verdicts(comparison: Comparison) -> list[str]:
-    """Returns a sentence for each method but the baseline on the main metric, and of the guess."""
+    """Returns sentences on the main metric: one per method but the reference, and on baselines."""
     metric, digits = comparison.metric, _digits(comparison, comparison.metric)
     first, *others = (comparison.rows[method.name, metric] for method in comparison.methods)
     sentences = [_verdict(row, digits) for row in others]
@@ -169,7 +171,7 @@ def verdicts(comparison: Comparison) -> list[str]:
             if sign * np.mean([run.test[metric] - first["guess_value"] for run in method.paired])
             <= 0
         ]
-        sentence = f"The best guess, {shown(first['guess'])}, has {label(metric)} "
+        sentence = f"The strongest baseline, {shorten(first['guess'])}, reaches {label(metric)} "
         sentence += f"{first['guess_value']:.{digits}f}"
         if len(behind) == len(comparison.methods):
             sentence += ": no method beats it"
@@ -177,19 +179,18 @@ def verdicts(comparison: Comparison) -> list[str]:
             sentence += f": {', '.join(behind)} {'does' if len(behind) == 1 else 'do'} not beat it"
         sentences.append(f"{sentence}.")
     elif first["better"]:
-        sentences.append(f"No run has the {label(metric)} of a guess that trains no model.")
+        sentences.append(f"The runs have no {label(metric)} of a baseline.")
     return sentences
 
 
 def _verdict(row: Mapping[str, Any], digits: int) -> str:
     number, weighting = row["num_clients"], row["weighting"]
-    whose = f"over all clients' {weighting} together"
-    whose = "the mean over clients" if weighting == "all alike" else whose
+    averaging = "mean over clients" if weighting == EQUAL else f"pooled over {weighting}"
     higher = "higher" if row["difference"] > 0 else "lower"
-    sentence = f"{label(row['metric'])} of {row['method']}, {whose}, is "
+    sentence = f"{label(row['metric'])} ({averaging}) of {row['method']} is "
     sentence += f"{abs(row['difference']):.{digits}f} {higher} than that of {row['baseline']}"
     if number == 1:
-        return f"{sentence}, for the only client, which tells nothing of others."
+        return f"{sentence}, for a single client, too few to judge by."
     if math.isnan(row["low"]):
         return f"{sentence}, for {number} clients, too few to judge by."
     interval = f"(95 % interval {_signed(row['low'], digits)} to {_signed(row['high'], digits)})"
@@ -199,7 +200,7 @@ def _verdict(row: Mapping[str, Any], digits: int) -> str:
         sentence += f" {interval}"
     else:
         judged = "better" if higher == row["better"] else "worse"
-        judged += " for those who have a number by both" if row["left_out"] else ""
+        judged += " for clients with a finite metric by both" if row["left_out"] else ""
         sentence += f", which is {judged} {interval}"
     if row["better"]:
         clients = row["gained"] + row["lost"] + row["same"]
@@ -208,17 +209,17 @@ def _verdict(row: Mapping[str, Any], digits: int) -> str:
 
 
 def _title(comparison: Comparison) -> str:
-    """Returns what is compared, in a line."""
+    """Returns the compared methods and their data set in a line."""
     first, names = comparison.methods[0], [method.name for method in comparison.methods]
     title = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
     title = title if len(names) <= _FEW else f"{len(names)} methods"
     dataset = first.first.summary.get("dataset")
-    title += f" on {shown(dataset)}" if dataset else ""
+    title += f" on {shorten(dataset)}" if dataset else ""
     return title if len(names) > 1 else f"{title}, {len(first.runs)} seeds"
 
 
 def _method_rows(comparison: Comparison) -> Table:
-    """Returns the table of methods and their metrics, and of the best guess by each metric."""
+    """Returns the table of methods and their metrics, with the strongest baseline's metrics."""
     metrics = [*comparison.metrics, *comparison.pooled]
     digits = [_digits(comparison, metric) for metric in metrics]
     rows = [
@@ -226,20 +227,20 @@ def _method_rows(comparison: Comparison) -> Table:
         + [_mean(m.values(metric).tolist(), d) for metric, d in zip(metrics, digits)]
         for m in comparison.methods
     ]
-    baseline = comparison.methods[0]
-    of_baseline = [comparison.rows[baseline.name, metric] for metric in metrics]
-    if any("guess" in row for row in of_baseline):
+    reference = comparison.methods[0]
+    reference_rows = [comparison.rows[reference.name, metric] for metric in metrics]
+    if any("guess" in row for row in reference_rows):
         cells = [
-            f"{row['guess_value']:,.{d}f}, {shown(row['guess'])}" if "guess" in row else "–"
-            for row, d in zip(of_baseline, digits)
+            f"{row['guess_value']:,.{d}f}, {shorten(row['guess'])}" if "guess" in row else "–"
+            for row, d in zip(reference_rows, digits)
         ]
-        rows.append(["best guess", ", ".join(map(str, baseline.seeds)), *cells])
+        rows.append(["strongest baseline", ", ".join(map(str, reference.seeds)), *cells])
     return ["method", "seed numbers", *map(label, metrics)], rows
 
 
 def _cost_rows(comparison: Comparison) -> Table:
-    """Returns the table of what methods take, and of whom personalisation hurts."""
-    columns = ["method", "rounds", "MB moved", "minutes of training", "share of clients hurt"]
+    """Returns the table of methods' costs, and of the clients that personalisation worsens."""
+    columns = ["method", "rounds", "MB moved", "minutes of training", "share of clients worse"]
     rows = []
     for method in comparison.methods:
         runs = method.runs.values()
@@ -272,7 +273,7 @@ def _difference_rows(comparison: Comparison) -> Table:
         cells = ["–" if count is None else f"{count:,}" for count in counts]
         spread = [_signed(row[f"client_p{p}"], digits) for p in PERCENTILES]
         rows.append([method, label(metric), text, *cells, row["weighting"], *spread])
-    columns = ["method", "metric", "difference", "gain", "lose", "the same", "clients weigh"]
+    columns = ["method", "metric", "difference", "gain", "lose", "the same", "weighting"]
     return [*columns, *(f"{p} %" for p in PERCENTILES)], rows
 
 
@@ -297,12 +298,12 @@ def _signed(value: float, digits: int) -> str:
 
 
 def _mean(values: Sequence[float | None], digits: int, scale: float = 1.0) -> str:
-    """Returns the mean of what is known, and the deviation where there are several."""
+    """Returns the mean of the values that are not None, and their deviation if they differ."""
     numbers = [scale * value for value in values if value is not None]
     if not numbers:
         return "–"
     mean = statistics.mean(numbers)
-    if len({*numbers}) == 1:  # Bytes are the same in all runs.
+    if len({*numbers}) == 1:  # Bytes are equal in all runs.
         return f"{mean:,.{digits}f}"
     deviation = statistics.stdev(numbers)
     return f"{mean:,.{digits}f} ± {deviation:,.{digits}f}"

@@ -1,4 +1,4 @@
-"""`report.html`: a finished run to look at, with all that it needs in one file."""
+"""`report.html`: the page of a finished run, in one file that needs no other."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import numpy as np
 
 import fedpersonal
 from fedpersonal.evaluation import PERCENTILES
+from fedpersonal.evaluation.baselines import BASELINE_SUFFIX, CHANCE, strongest
 from fedpersonal.evaluation.client_metrics import find_metrics, lower_is_better, unit_of
-from fedpersonal.evaluation.guess import CHANCE, GUESS, strongest
 from fedpersonal.files import to_json, write_text
 from fedpersonal.report import run as numbers
 from fedpersonal.report.charts import boundary_groups, curve_panels, embedding_map
@@ -27,13 +27,13 @@ from fedpersonal.report.pictures import css_variables
 from fedpersonal.report.run import (
     OUR_TASKS,
     RunData,
+    format_number,
+    format_size,
     is_number,
     label,
     option_text,
-    plain,
     read_run,
-    shown,
-    size,
+    shorten,
 )
 from fedpersonal.report.samples import (
     Recommendations,
@@ -45,15 +45,15 @@ from fedpersonal.runs.validation import find_best_round, passes_sentence
 
 REPORT = "report.html"
 PAGE = pathlib.Path(__file__).parent / "page"
-# In this order; each file may use what is above it.
+# In this order; each file may use names of the files before it.
 _SCRIPTS = ("base.js", "curves.js", "points.js", "tables.js", "start.js")
 
 
 class Page(pathlib.PosixPath):
-    """The path of a written page; a notebook shows what the page says first."""
+    """The path of a written page; notebooks show the page's verdict and key figures."""
 
     def _repr_html_(self) -> str | None:
-        """Returns the verdict and the key figures; None where there is no page of a run."""
+        """Returns the verdict and the key figures; None if the path is not a run's page."""
         if self.name != REPORT or not self.exists():
             return None
         run = read_run(self.parent, only_last=True)
@@ -74,19 +74,19 @@ def write_report(
     """Writes `report.html` to the folder of a finished run.
 
     Args:
-        folder: The folder, of a binary or of a program that gave it to `Trainer.fit`.
-        show_clients: Whether the page has clients' names, and the items and texts of any data;
-            else it is made to be shared: clients are numbered by their rank, and items and texts
-            are those of public data alone.
-        failure: What has ended the run before its time; such a run need not be finished.
-        only_last: Whether files of other rounds than the last, such as a `per_client.csv` from
-            before a run went on, are left out; else they are an error.
+        folder: The folder, written by a command or by `Trainer.fit`.
+        show_clients: Whether the page has clients' names, and the items and texts of any data.
+            Otherwise the page can be shared: it numbers clients by rank, and shows items and
+            texts of public data only.
+        failure: Why the run ended early; such a run need not be finished.
+        only_last: Whether to leave out files of earlier rounds than the last, such as a
+            `per_client.csv` from before the run was resumed; otherwise they are an error.
 
     Returns:
-        The file, which a notebook shows in short.
+        The file; a notebook shows its key figures.
 
     Raises:
-        UserError: It is no finished run's folder, or a file is damaged or cannot be written.
+        UserError: If the folder is no finished run's, or a file is damaged or cannot be written.
     """
     run = read_run(folder, failure=failure, only_last=only_last)
     path = Page(run.path / REPORT)
@@ -95,14 +95,14 @@ def write_report(
 
 
 def report_page(run: RunData, *, show_clients: bool = False) -> str:
-    """Returns the page of a run, with the names of clients or without."""
+    """Returns the page of a run, with or without clients' names."""
     data = {
         "curves": {"panels": curve_panels(run)},
         "dots": dots(run, show_clients=show_clients),
         "map": None,
     }
     texts, recommendations = Texts(), Recommendations()
-    # A model, texts and recommendations are of the end, which a run that has failed lacks.
+    # Failed runs lack the files of a run's end: model, texts and recommendations.
     if not run.failure:
         data["map"] = embedding_map(run, show_clients=show_clients)
         texts, recommendations = _samples(run, show_clients=show_clients)
@@ -127,10 +127,10 @@ def report_page(run: RunData, *, show_clients: bool = False) -> str:
 
 
 def _validation(run: RunData) -> str:
-    """Returns a sentence on the round, or the passes of clients alone, that validated best."""
-    alone = run.summary.get("standalone")
-    if alone:
-        return f"{_capital(passes_sentence(alone))}."
+    """Returns a sentence on the best round on validation clients, or passes of local training."""
+    local_training = run.summary.get("standalone")
+    if local_training:
+        return f"{_capital(passes_sentence(local_training))}."
     entry = run.summary.get("validation") or {}
     metrics = [entry["metric"]] if isinstance(entry.get("metric"), str) else run.task_metrics
     best = find_best_round(run.rounds, metrics)
@@ -146,22 +146,22 @@ def _capital(sentence: str) -> str:
 
 
 def _samples(run: RunData, *, show_clients: bool) -> tuple[Texts, Recommendations]:
-    """Returns texts and recommendations with what the page calls their clients."""
-    names, guesses = client_names(run, show_clients=show_clients), {}
+    """Returns texts and recommendations, with clients named as on the page."""
+    names, by_baseline = client_names(run, show_clients=show_clients), {}
 
-    def called(client: str) -> str:
-        return names.get(client, shown(client) if show_clients else "a client")
+    def page_name(client: str) -> str:
+        return names.get(client, shorten(client) if show_clients else "a client")
 
     texts = read_texts(run.path, rounds=run.summary.get("rounds"))
-    found = read_recommendations(run.path)
-    if f"{found.metric}{GUESS}" in run.clients:
-        guesses = run.clients.set_index("client")[f"{found.metric}{GUESS}"].to_dict()
+    picks = read_recommendations(run.path)
+    if f"{picks.metric}{BASELINE_SUFFIX}" in run.clients:
+        by_baseline = run.clients.set_index("client")[f"{picks.metric}{BASELINE_SUFFIX}"].to_dict()
     clients = [
-        dataclasses.replace(one, client=called(one.client), guess=guesses.get(one.client))
-        for one in found.clients
+        dataclasses.replace(one, client=page_name(one.client), guess=by_baseline.get(one.client))
+        for one in picks.clients
     ]
-    texts = dataclasses.replace(texts, clients=[*map(called, texts.clients)])
-    return texts, dataclasses.replace(found, clients=clients)
+    texts = dataclasses.replace(texts, clients=[*map(page_name, texts.clients)])
+    return texts, dataclasses.replace(picks, clients=clients)
 
 
 def render(template: str, *, data: Mapping[str, Any], **context: Any) -> str:
@@ -169,8 +169,8 @@ def render(template: str, *, data: Mapping[str, Any], **context: Any) -> str:
 
     Args:
         template: A file of `page/`, which extends `base.jinja`.
-        data: What scripts draw, by name: `<figure data-chart="curves" data-key="name">`.
-        **context: What the template shows, escaped.
+        data: The data of charts, by name: `<figure data-chart="curves" data-key="name">`.
+        **context: Variables of the template, which are escaped.
     """
     script = _script()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -206,9 +206,9 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        plain=numbers.plain,
-        percent=numbers.percent,
-        shown=numbers.shown,
+        number=numbers.format_number,
+        percent=numbers.format_percent,
+        shorten=numbers.shorten,
         label=numbers.label,
         count="{:,}".format,
         rating="{:g}".format,
@@ -218,62 +218,62 @@ def _environment() -> jinja2.Environment:
 
 
 class Figure(NamedTuple):
-    """What a run came to, or took.
+    """A result or a cost of a run.
 
     Attributes:
-        name: Its name.
-        text: Its value.
-        beside: What is to be seen with it, such as the guess that it must beat.
-        metric: The label of its metric; empty of others.
+        name: The name.
+        text: The value.
+        notes: Figures to compare with, such as the baseline's.
+        metric: The label of the metric; empty if the figure is not a metric.
     """
 
     name: str
     text: str
-    beside: Sequence[str] = ()
+    notes: Sequence[str] = ()
     metric: str = ""
 
 
 def shown_metrics(run: RunData) -> list[str]:
-    """Returns the metrics of a run that a page shows, those of the test first."""
+    """Returns the metrics of a run that a page shows; metrics of the test come first."""
     rounds = [name.rpartition("/")[2] for name in run.round_metrics]
     return [*dict.fromkeys([*_test_metrics(run), *run.client_metrics, *rounds])]
 
 
 def _test_metrics(run: RunData) -> list[str]:
-    """Returns the metrics of the test, those that the task prints first, and the loss last."""
-    found = [
+    """Returns the metrics of the test: first those that the task prints; the loss is last."""
+    metrics = [
         name
         for name, value in run.test.items()
         if is_number(value) and not name.startswith("num_") and name != "share_hurt"
     ]
-    usual = find_metrics(run.task_metrics, found)
+    usual = find_metrics(run.task_metrics, metrics)
     places = {name: place for place, name in enumerate(usual)}
-    return sorted(found, key=lambda name: (name == "loss", places.get(name, len(usual))))
+    return sorted(metrics, key=lambda name: (name == "loss", places.get(name, len(usual))))
 
 
 def meanings(run: RunData, metrics: Iterable[str]) -> dict[str, str]:
-    """Returns what metrics mean, in words, by their labels; those that nobody knows are missing."""
+    """Returns the definitions of metrics in words, by label, without those that are unknown."""
     better = {True: "; lower is better", False: "; higher is better", None: ""}
-    found = {name: run.meaning(name) for name in metrics}
-    return {label(n): told + better[lower_is_better(n)] for n, told in found.items() if told}
+    definitions = {name: run.meaning(name) for name in metrics}
+    return {label(n): text + better[lower_is_better(n)] for n, text in definitions.items() if text}
 
 
 def key_figures(run: RunData) -> list[Figure]:
-    """Returns what a run came to, each metric beside what it must beat, and what it took."""
+    """Returns the metrics of a run, each with figures to compare with, and its costs."""
     test, figures = run.test, []
     before, counting = test.get("before") or {}, test.get("num_clients_of") or {}
     chance = (test.get("guesses") or {}).get(CHANCE) or {}
     for name in _test_metrics(run):
         base = name.removesuffix("_after")
         if name.endswith("_before") and f"{name.removesuffix('_before')}_after" in test:
-            continue  # It stands beside the figure after.
-        guess, score = strongest(test.get("guesses"), base) or ("", None)
+            continue  # The figure after personalisation has it as a note.
+        baseline, score = strongest(test.get("guesses"), base) or ("", None)
         earlier = before.get(name, test.get(f"{base}_before"))
-        others = {"before": earlier, shown(guess): score, CHANCE: chance.get(name)}
-        notes = [f"{what}: {plain(v, 4)}" for what, v in others.items() if is_number(v)]
+        references = {"before": earlier, shorten(baseline): score, CHANCE: chance.get(name)}
+        notes = [f"{n}: {format_number(v, 4)}" for n, v in references.items() if is_number(v)]
         notes += [f"{counting[name]:,} clients"] if is_number(counting.get(name)) else []
-        whose = label(name) + _whose(run, name, test[name])
-        figures.append(Figure(whose, plain(test[name], 4), notes, label(base)))
+        title = label(name) + _averaging(run, name, test[name])
+        figures.append(Figure(title, format_number(test[name], 4), notes, label(base)))
     counts = {
         "clients tested": test.get("num_clients"),
         "clients without a query set": test.get("num_clients_without_query") or None,
@@ -284,55 +284,58 @@ def key_figures(run: RunData) -> list[Figure]:
     costs += _attendance(run, test)
     seconds = run.rounds["seconds"].sum() if len(run.rounds) else None
     if seconds:
-        costs.append(("time in rounds", f"{plain(float(seconds))} s"))
+        costs.append(("time in rounds", f"{format_number(float(seconds))} s"))
     if run.bytes_per_client:
-        costs.append(("sent and received, each client, each round", size(run.bytes_per_client)))
+        costs.append(("sent and received per client and round", format_size(run.bytes_per_client)))
     costs += _epsilons(run.summary.get("privacy") or {})
     return [*figures, *(Figure(name, text) for name, text in costs)]
 
 
 def _attendance(run: RunData, test: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns how seen clients fare that no round drew, and when others took part last."""
+    """Returns figures of seen clients never sampled, and of the rounds since participation."""
     figures, never, since = [], test.get("never_drawn"), test.get("rounds_since")
     if isinstance(never, dict) and is_number(never.get("num_clients")):
         text, metric = f"{never['num_clients']:,}", run.main_metric or ""
         if is_number(never.get(metric)):
-            text += f", with {label(metric)} {plain(never[metric], 4)}"
-        figures.append(("clients never drawn", text))
+            text += f", with {label(metric)} {format_number(never[metric], 4)}"
+        figures.append(("seen clients never sampled", text))
     if isinstance(since, dict) and is_number(since.get("p50")) and is_number(since.get("p95")):
-        text = f"median {plain(since['p50'])}, 95th percentile {plain(since['p95'])}"
-        figures.append(("rounds since a client took part", text))
+        text = (
+            f"median {format_number(since['p50'])}, 95th percentile {format_number(since['p95'])}"
+        )
+        figures.append(("rounds since a client last took part", text))
     return figures
 
 
 def _epsilons(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the epsilon that the run claims, and then that of the other kind of draw."""
+    """Returns the epsilon that the run claims, then that of the other kind of sampling."""
     figures = []
-    draws = [("secret", "secret"), ("public", "known")]
-    for draw, word in draws if privacy.get("draw") == "secret" else draws[::-1]:
-        epsilon = privacy.get(f"epsilon_{draw}_draw")
-        is_claimed = privacy.get("draw") == draw
-        name = f"epsilon (draw {word})" if is_claimed else f"epsilon if the draw were {word}"
+    kinds = ["secret", "public"]
+    for kind in kinds if privacy.get("draw") == "secret" else kinds[::-1]:
+        epsilon = privacy.get(f"epsilon_{kind}_draw")
+        is_claimed = privacy.get("draw") == kind
+        name = f"epsilon ({kind} sampling)" if is_claimed else f"epsilon if sampling were {kind}"
         if is_number(epsilon):
-            figures.append((name, plain(epsilon)))
+            figures.append((name, format_number(epsilon)))
     return figures
 
 
-def _whose(run: RunData, name: str, value: float) -> str:
-    """Returns which of two means a metric of the test is, where clients' values tell."""
+def _averaging(run: RunData, name: str, value: float) -> str:
+    """Returns how a metric of the test is averaged; empty if clients' values do not show it."""
     if f"{name}_after" not in run.clients and name not in run.clients:
         return ""
     values = run.after(name)
     finite = values[np.isfinite(values)]
     if not len(finite):
         return ""
-    return ", mean client" if np.isclose(finite.mean(), value, rtol=1e-5) else ", all together"
+    is_mean = np.isclose(finite.mean(), value, rtol=1e-5)
+    return ", mean over clients" if is_mean else ", pooled over examples"
 
 
 def changed_options(run: RunData) -> list[tuple[str, str, str]]:
     """Returns the name, the value and the default of each option that differs from its default.
 
-    Of a program of one's own, which has no defaults, all options, with empty defaults.
+    For a user program, which has no defaults, it returns all options, with empty defaults.
     """
     if run.task is None:
         return [(n, option_text(n, v), "") for n, v in run.options.items() if n != "task"]
@@ -345,14 +348,14 @@ def changed_options(run: RunData) -> list[tuple[str, str, str]]:
 
 
 def command(run: RunData) -> str | None:
-    """Returns the command that repeats a run of a binary; None for other programs."""
+    """Returns the command that repeats a run; None for user programs."""
     if run.task is None or not str(run.options["task"]).startswith(OUR_TASKS):
         return None
     parts = [f"fedpersonal {run.task.name}"]
-    unread = run.task.unread_options(run.options)
+    ignored = run.task.ignored_options(run.options)
     for name, declared in run.task.options.declarations().items():
         value = run.options.get(name)
-        if name in unread or _as_json(value) == _as_json(declared.default):
+        if name in ignored or _as_json(value) == _as_json(declared.default):
             continue
         if isinstance(value, (list, tuple)):
             value = tuple(option_text(name, one) for one in value)

@@ -14,14 +14,14 @@ import pandas as pd
 from fedpersonal.errors import UserError
 from fedpersonal.files import atomic_write
 
-if TYPE_CHECKING:  # A page has no pictures: only what draws one waits for matplotlib.
+if TYPE_CHECKING:  # Pages need no matplotlib; only functions that draw pictures import it.
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Told apart side by side, and from gray.
+# Distinguishable from each other and from gray.
 COLORS = tuple("#2f6db3 #d1602b #3a8f5c #8a5bb5 #b3862f #c2476b #2a9d9d #7a4b2a".split())
 
-# Light, dark. They differ in brightness too, for who cannot tell red from green.
+# Colours on a light and on a dark page. They also differ in brightness, for colour-blind readers.
 ROLES = {
     "paper": ("#ffffff", "#16181d"),
     "panel": ("#f6f7f9", "#1f232b"),
@@ -31,74 +31,78 @@ ROLES = {
     "training": ("#8c8478", "#a39a8c"),
     "before": ("#8a93a0", "#8b95a3"),
     "after": ("#2f6db3", "#6fa8e8"),
-    "hurt": ("#b3261e", "#ff8a80"),
+    "worse": ("#b3261e", "#ff8a80"),
     "device": ("#3a8f5c", "#66c48c"),
     "wire": ("#b3862f", "#e0b35c"),
     "server": ("#2f6db3", "#6fa8e8"),
     "focus": ("#a2008a", "#ff9cf0"),
 }
 
-# For series of curves, in this order; on dark paper they are lighter.
+# Colours of series of curves, in this order; on a dark page they are lighter.
 _DARK_SERIES = "#6fa8e8 #f0925c #6cc793 #b998e0 #dcb45c #ee82a4 #5fd0d0 #c08f6a".split()
-# Two more than pictures have: pages compare ten methods.
+# Pages compare up to ten methods, so they have two more colours than pictures.
 SERIES = (
     *zip(COLORS, _DARK_SERIES),
     ("#4d4d4d", "#bdbdbd"),
     ("#8c9a1e", "#c6d45a"),
 )
 
-# The series of well-known methods; others take what is free.
+# The series of well-known methods; other methods get the remaining series.
 _METHODS = {
     **{"fed_recon": 0, "fed_avg": 1, "furl": 2, "fedperc": 3, "fed_avg_finetuning": 4},
     **{"fed_per": 5, "ditto": 6, "pfedrec": 7, "centralized": 8, "local_only": 9},
 }
 
 _PANELS_A_ROW = 3
-# Inches: left, right, below and above all panels, and between two.
+# Inches: left of, right of, below and above all panels, and between two panels.
 _MARGINS = (0.75, 0.15, 0.55, 0.5, 0.75)
-# Training metrics are taken batch by batch, each before its step: clients adapt meanwhile.
+# Training metrics are measured on each batch before its step, so clients adapt in between.
 _SOURCES = {"train": "training, while clients adapt", "eval": "evaluation"}
-# So many points are marked; a training curve of more is drawn as its moving average.
+# Curves of at most this many rounds have markers; longer training curves are smoothed by a moving
+# average.
 _FEW_ROUNDS = 30
 _WINDOWS_A_RUN = 25
-# The first rounds, as a share of a run; more than how many times the spread of the rest makes them
-# leave the panel; and the margin that the rest then has. The last that applies counts; the first is
-# for long runs.
+# Rules that exclude the first rounds from a panel's limits: the share of first rounds; the factor
+# by which the spread of all rounds must exceed that of the later ones; and the margin around the
+# later ones. The last rule that applies wins; the first rule is for long runs.
 _STARTS = ((0.05, 0, 0.05), (0.2, 3, 0.15))
 
 
 def series_of(methods: Sequence[str]) -> list[int]:
-    """Returns the place in `SERIES` of each of some methods: its own one, if it is still free."""
-    wanted = [_METHODS.get(method) for method in methods]
-    is_first = [series not in wanted[:place] for place, series in enumerate(wanted)]
-    free = [place for place in range(len(SERIES)) if place not in wanted] or [*range(len(SERIES))]
-    others = itertools.cycle(free)
+    """Returns the index in `SERIES` of each method.
+
+    A well-known method gets its usual series, but only once; all others get the remaining ones.
+    """
+    usual = [_METHODS.get(method) for method in methods]
+    is_first = [series not in usual[:place] for place, series in enumerate(usual)]
+    free = [place for place in range(len(SERIES)) if place not in usual] or [*range(len(SERIES))]
+    remaining = itertools.cycle(free)
     return [
-        next(others) if series is None or not first else series
-        for series, first in zip(wanted, is_first)
+        next(remaining) if series is None or not first else series
+        for series, first in zip(usual, is_first)
     ]
 
 
 def css_variables(*, dark: bool) -> str:
-    """Returns the colours as declarations of CSS: `--after: #2f6db3; ... --series-0: ...`."""
+    """Returns the colours as CSS declarations: `--after: #2f6db3; ... --series-0: ...`."""
     named = {**ROLES, **{f"series-{i}": pair for i, pair in enumerate(SERIES)}}
     return " ".join(f"--{name}: {pair[dark]};" for name, pair in named.items())
 
 
 def tidy_axes(ax: Axes) -> None:
-    """Lays a faint grid beneath a panel of curves and frames it on two sides only."""
+    """Draws a faint grid below the curves of a panel and frames the panel on two sides only."""
     ax.grid(alpha=0.25, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
 
 
 def write_title(figure: Figure, title: str) -> None:
-    """Writes a title above all panels, flush left."""
+    """Writes a title above all panels, aligned left."""
     figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
 
 
 def write_picture(figure: Figure, path: str | os.PathLike) -> None:
-    """Writes a PNG file, whole or not at all; its folder is made."""
-    picture = io.BytesIO()  # The library that draws says of a full disk no more than a number.
+    """Writes a PNG file atomically; creates its folder."""
+    picture = io.BytesIO()  # matplotlib reports a full disk by an error number alone.
     figure.savefig(picture, format="png", dpi=150)
     with atomic_write(path, "wb") as file:
         file.write(picture.getvalue())
@@ -115,10 +119,10 @@ def plot_learning_curve(
     Args:
         metrics_csv: The metrics of the run.
         picture: The PNG file to write.
-        title: Stands above the panels.
+        title: Title above the panels.
 
     Raises:
-        UserError: There is nothing to draw.
+        UserError: If there is nothing to draw.
     """
     from matplotlib.figure import Figure
 
@@ -130,7 +134,7 @@ def plot_learning_curve(
     columns = math.ceil(len(panels) / rows)
     width, height = 4.6 * columns, 3.3 * rows + 0.4
     figure = Figure(figsize=(width, height))
-    # To have Matplotlib find the margins takes as long as to draw.
+    # Fixed margins: computing them in Matplotlib takes as long as drawing.
     left, right, bottom, top, between = _MARGINS
     axes = figure.subplots(
         *(rows, columns),
@@ -152,7 +156,7 @@ def plot_learning_curve(
 
 
 def _panels(table: pd.DataFrame) -> dict[str, list[str]]:
-    """Returns the columns of each panel, those of evaluated metrics first."""
+    """Returns the columns of each panel; panels of evaluated metrics come first."""
     panels: dict[str, list[str]] = {}
     for source in ("eval", "train"):
         for name in table.columns[table.notna().any()]:
@@ -175,20 +179,20 @@ def _draw_panel(ax: Axes, metric: str, table: pd.DataFrame) -> None:
     ax.set_xlabel("round")
     ax.set_ylabel(metric.replace("_", " "))
     ax.set_xlim(0, table.index.max() * 1.02)
-    _look_past_the_start(ax, table)
+    _exclude_start_from_limits(ax, table)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     tidy_axes(ax)
     ax.tick_params(labelsize=9, colors="#555555")
     ax.legend(frameon=False, fontsize=9)
 
 
-def _look_past_the_start(ax: Axes, table: pd.DataFrame) -> None:
-    """Lets the first rounds leave the panel where they would flatten all that follows."""
+def _exclude_start_from_limits(ax: Axes, table: pd.DataFrame) -> None:
+    """Excludes the first rounds from the panel's limits if they would flatten the later ones."""
     spread = table.max().max() - table.min().min()
-    for start, much, margin in _STARTS if len(table) > _FEW_ROUNDS else _STARTS[1:]:
+    for start, factor, margin in _STARTS if len(table) > _FEW_ROUNDS else _STARTS[1:]:
         later = table[table.index > start * table.index.max()]
         low, high = later.min().min(), later.max().max()
-        if high > low and spread > much * (high - low):
+        if high > low and spread > factor * (high - low):
             ax.set_ylim(low - margin * (high - low), high + margin * (high - low))
 
 

@@ -1,4 +1,4 @@
-"""What a run's model generates for some clients, or recommends to them, kept in its folder."""
+"""Texts that a run's model generates for clients, and its recommendations, as files of the run."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 from fedpersonal.errors import UserError
 from fedpersonal.files import OWNER_ONLY, read_json, write_json
-from fedpersonal.report.run import shown
+from fedpersonal.report.run import shorten
 
 GENERATED, RECOMMENDATIONS = "generated.json", "recommendations.json"
 _KEYS = ("client", "context", "prompt")
 _LONGEST_TEXT = 400
-# Of the entries of recommendations that are not numbers.
+# Types of those entries of recommendations that are not numbers.
 _KINDS = {"client": str, "group": str, "has": list, "top": list, "name": str, "held_out": bool}
 
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """Generated texts, side by side.
+    """Generated texts of several clients for the same prompts.
 
     Attributes:
         clients: The clients' names in the data.
-        rows: A context and a prompt each, and a list of texts for each client.
+        rows: Tuples of a context, a prompt, and a list of texts for each client.
     """
 
     clients: Sequence[str] = ()
@@ -33,13 +33,13 @@ class Texts:
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """An item, as a client sees it.
+    """An item of a client.
 
     Attributes:
         name: Its title, or its name in the data.
-        score: What the client's model predicts of it; None of what the client has.
-        held_out: Whether the client has chosen it, which the model was not told.
-        rating: The client's own rating; None where there is none.
+        score: Score by the client's personalised model; None for items that the client has.
+        held_out: Whether it is a choice of the client that was held out from the model.
+        rating: The client's rating; None if the client gave none.
     """
 
     name: str
@@ -50,16 +50,17 @@ class Item:
 
 @dataclasses.dataclass(frozen=True)
 class ClientItems:
-    """A client, and what is recommended to it.
+    """A client with its recommended items.
 
     Attributes:
         client: Its name in the data.
-        group: Why it is shown, such as "most helped".
-        before: Its metric before personalisation; None where that was not evaluated.
-        after: The same after it.
-        guess: The same by the best guess; None where there is none, and in the file.
-        has: Some of the items that it has.
-        top: The items of the highest scores among those that it has not, the highest first.
+        group: Why the page shows this client, such as "most improved".
+        before: The client's metric before personalisation; None if it was not evaluated.
+        after: The client's metric after personalisation.
+        guess: The client's metric by the strongest baseline; None without a baseline, and in the
+            file.
+        has: A few of the items that the client has.
+        top: The items with the highest scores that the client does not have, the highest first.
     """
 
     client: str
@@ -73,7 +74,12 @@ class ClientItems:
 
 @dataclasses.dataclass(frozen=True)
 class Recommendations:
-    """Some clients, and the metric by which they were chosen; None if by chance."""
+    """Recommendations for a few clients.
+
+    Attributes:
+        metric: The metric by which the clients were chosen; None if they were chosen at random.
+        clients: The clients with their items.
+    """
 
     metric: str | None = None
     clients: Sequence[ClientItems] = ()
@@ -88,15 +94,15 @@ def add_texts(
     *,
     rounds: int,
 ) -> None:
-    """Adds texts to those of a run, in place of former ones of the same client and beginning.
+    """Adds texts to those of a run; they replace texts of the same client, context and prompt.
 
     Args:
         folder: The run's folder.
-        client: Whose texts they are.
-        context: In what context.
-        prompt: How they begin.
+        client: The client for which the texts were generated.
+        context: The context of the texts.
+        prompt: The words with which the texts begin.
         texts: The texts.
-        rounds: How many rounds the run has; texts of its model after fewer are removed.
+        rounds: Number of rounds of the run; texts of its model after fewer rounds are removed.
 
     Raises:
         UserError: If the file is damaged, or cannot be written.
@@ -107,24 +113,24 @@ def add_texts(
 
 
 def read_texts(folder: pathlib.Path, *, rounds: object = None) -> Texts:
-    """Returns the texts of a run as a page shows them, but for clients' names.
+    """Returns the texts of a run, shortened for a page; clients keep their names in the data.
 
     Args:
         folder: The run's folder.
-        rounds: How many rounds the run has; texts of its model after fewer are left out. None for
-            all texts.
+        rounds: Number of rounds of the run; texts of its model after fewer rounds are left out.
+            None for all texts.
 
     Raises:
         UserError: If the file is damaged.
     """
     entries = _read_texts(folder, rounds)
     clients = list(dict.fromkeys(e["client"] for e in entries))
-    found = {tuple(e[key] for key in _KEYS): e["texts"] for e in entries}
+    texts = {tuple(e[key] for key in _KEYS): e["texts"] for e in entries}
     rows = []
     for context, prompt in dict.fromkeys((e["context"], e["prompt"]) for e in entries):
-        cells = [found.get((client, context, prompt), []) for client in clients]
-        short = [[shown(text, _LONGEST_TEXT) for text in cell] for cell in cells]
-        rows.append((shown(context), shown(prompt), short))
+        cells = [texts.get((client, context, prompt), []) for client in clients]
+        short = [[shorten(text, _LONGEST_TEXT) for text in cell] for cell in cells]
+        rows.append((shorten(context), shorten(prompt), short))
     return Texts(clients, rows)
 
 
@@ -139,20 +145,24 @@ def _read_texts(folder: pathlib.Path, rounds: object) -> list[dict]:
     return [entry for entry in entries if rounds is None or entry.get("rounds") == rounds]
 
 
-def write_recommendations(folder: pathlib.Path, found: Recommendations, *, rounds: int) -> None:
-    """Writes what is recommended after so many rounds to a run's folder, for its owner to read.
+def write_recommendations(
+    folder: pathlib.Path, recommendations: Recommendations, *, rounds: int
+) -> None:
+    """Writes the recommendations after a number of rounds to a run's folder.
+
+    Only the owner of the file can read it.
 
     Raises:
         UserError: If they cannot be written.
     """
-    content = {**vars(found), "rounds": rounds}
+    content = {**vars(recommendations), "rounds": rounds}
     write_json(folder / RECOMMENDATIONS, content, checked=True, permissions=OWNER_ONLY)
 
 
 def read_recommendations(folder: pathlib.Path) -> Recommendations:
-    """Returns the recommendations of a run as a page shows them, but for clients' names.
+    """Returns the recommendations of a run, shortened for a page; clients keep their names.
 
-    There are none where the folder has none.
+    They are empty if the folder has none.
 
     Raises:
         UserError: If the file is damaged.
@@ -160,12 +170,12 @@ def read_recommendations(folder: pathlib.Path) -> Recommendations:
     path = folder / RECOMMENDATIONS
     if not path.exists():
         return Recommendations()
-    found = read_json(path, {"metric": (str, type(None)), "clients": list}, checked=True)
+    content = read_json(path, {"metric": (str, type(None)), "clients": list}, checked=True)
     try:
-        clients = [_read_client(entry) for entry in found["clients"]]
+        clients = [_read_client(entry) for entry in content["clients"]]
     except TypeError:
         raise UserError(f"{path} is damaged: an entry is not a client's items.") from None
-    return Recommendations(found.get("metric"), clients)
+    return Recommendations(content.get("metric"), clients)
 
 
 def _read_client(entry: Any) -> ClientItems:
@@ -175,10 +185,14 @@ def _read_client(entry: Any) -> ClientItems:
 
 
 def _checked(entry: Any) -> dict[str, Any]:
-    """Returns an entry with its texts as a page shows them; a TypeError if one is another kind."""
+    """Returns an entry with its texts shortened for a page.
+
+    Raises:
+        TypeError: If the entry, or one of its values, has another type than the file's format.
+    """
     if not isinstance(entry, dict):
         raise TypeError
     for name, value in entry.items():
         if not isinstance(value, _KINDS.get(name, (float, type(None)))):
             raise TypeError
-    return {name: shown(v) if isinstance(v, str) else v for name, v in entry.items()}
+    return {name: shorten(v) if isinstance(v, str) else v for name, v in entry.items()}

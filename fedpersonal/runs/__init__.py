@@ -1,3 +1,3 @@
-"""What clients keep from round to round: the store, a cohort's rows, their noisy mean."""
+"""Runs on disk: their folders, checkpoints, metrics, saved models, and the local-state store."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a run was trained with, for JSON: to be read, and compared when the run goes on.
+"""Descriptions of the parts of a training for JSON, which are compared when a run is resumed.
 
 Dataclasses, Keras objects, TFF's optimizers and factories are described by their parts. Functions
-have none: they are compared by their code, by what they close over, and by the global values and
+have none: they are compared by their code, by their closures, and by the global values and
 functions of the program that they name.
 """
 
@@ -23,18 +23,18 @@ from typing import Any
 import numpy as np
 
 _LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
-# So deep is what is described at most.
+# The largest depth of a description.
 _DEEPEST = 20
 _PLAIN = (bool, int, float, str, type(None))
 _CONTAINERS = (tuple, list, dict, set, frozenset, np.ndarray)
 
 
 def describe(value: Any, above: Sequence[Any] = ()) -> Any:
-    """Returns what tells a value from others of its kind, as JSON can hold it.
+    """Returns a description that distinguishes a value from others of its kind, for JSON.
 
     Args:
-        value: Anything that a program gives to a `Trainer`.
-        above: What it is a part of, which is not described again.
+        value: Anything that a program passes to a `Trainer`.
+        above: The values of which this one is a part; they are not described again.
     """
     if isinstance(value, np.generic):
         return float(str(value)) if isinstance(value, np.floating) else value.item()
@@ -107,24 +107,24 @@ def _object(value: Any, inner: Any) -> Any:
 
 
 def _computed(computation: Any) -> str:
-    """Returns what a TFF computation is compared by: its operations and constants, without names.
+    """Returns a hash of a TFF computation: of its operations and constants, without names.
 
-    TensorFlow calls functions otherwise each time that they are traced.
+    TensorFlow gives functions a new name each time that they are traced.
     """
     import tensorflow as tf
 
     from fedpersonal.runtime.interpreter import blocks_in
 
-    found: list[Any] = []
+    parts: list[Any] = []
     for block in blocks_in(computation.to_building_block()):
         literal = repr(block.value) if type(block).__name__ == "Literal" else None
-        found.append([type(block).__name__, getattr(block, "uri", literal)])
+        parts.append([type(block).__name__, getattr(block, "uri", literal)])
         if hasattr(block, "proto") and block.proto.HasField("tensorflow"):
             graph = tf.compat.v1.GraphDef()
             block.proto.tensorflow.graph_def.Unpack(graph)
             functions = sorted(_nodes(one.node_def) for one in graph.library.function)
-            found += [_nodes(graph.node), functions]
-    return _hashed(json.dumps(found).encode())
+            parts += [_nodes(graph.node), functions]
+    return _hashed(json.dumps(parts).encode())
 
 
 def _nodes(nodes: Any) -> list[Any]:
@@ -144,16 +144,16 @@ def _nodes(nodes: Any) -> list[Any]:
 
 
 def _config(value: Any, inner: Any) -> dict[str, Any]:
-    """Returns what Keras says of an object, or else the numbers and texts that it has been given.
+    """Returns an object's Keras config, or, if it has none, its public numbers and texts.
 
-    Keras has functions and the like as texts, which also say where a lambda is written: these are
-    described as any.
+    In a Keras config, functions are texts that also name the line of a lambda. They are replaced
+    here by the usual descriptions of functions.
     """
     try:
         config = dict(value.get_config())
     except (NotImplementedError, TypeError, ValueError):
-        own = {n: v for n, v in vars(value).items() if n[0] != "_" and isinstance(v, _PLAIN)}
-        config = {**own, "name": getattr(value, "name", None)}
+        plain = {n: v for n, v in vars(value).items() if n[0] != "_" and isinstance(v, _PLAIN)}
+        config = {**plain, "name": getattr(value, "name", None)}
     for name in config:
         part = getattr(value, name, None)
         is_named = isinstance(config[name], str) and _is_of_library(part)
@@ -162,17 +162,17 @@ def _config(value: Any, inner: Any) -> dict[str, Any]:
 
 
 def _named(kind: type, inner: Any) -> Any:
-    """Returns a class' name; of one of the program's also what its functions are compared by.
+    """Returns a class' name and, if the class is of the program, a hash of its functions.
 
-    So are those of a class within a function, which may close over what the function was given.
+    The hash is also added for library classes inside functions, which may close over arguments.
     """
-    if _is_known(kind):
+    if _is_unique_in_library(kind):
         return kind.__name__.lstrip("_")
     functions = {
-        f"{owner.__name__}.{name}": inner(getattr(item, "__func__", item))
-        for owner in kind.__mro__
-        if not _is_known(owner)
-        for name, item in vars(owner).items()
+        f"{base.__name__}.{name}": inner(getattr(item, "__func__", item))
+        for base in kind.__mro__
+        if not _is_unique_in_library(base)
+        for name, item in vars(base).items()
         if inspect.isfunction(getattr(item, "__func__", item))
     }
     text = _hashed(json.dumps(functions, sort_keys=True).encode())
@@ -183,7 +183,7 @@ def _function(function: types.FunctionType, inner: Any) -> Any:
     is_library, code = _is_of_library(function), function.__code__
     name = function.__qualname__
     about: dict[str, Any] = {}
-    if not _is_known(function):
+    if not _is_unique_in_library(function):
         text = _hashed(json.dumps(_code(code, function.__doc__)).encode())
         version = ".".join(platform.python_version_tuple()[:2])
         about["code"] = f"compared by its code {text} in Python {version}"
@@ -197,7 +197,7 @@ def _function(function: types.FunctionType, inner: Any) -> Any:
 
 
 def _code(code: types.CodeType, doc: str | None = None) -> list[Any]:
-    """Returns what a function does, without where it is written."""
+    """Returns the code of a function, without file names and line numbers."""
     consts = [
         _code(one) if isinstance(one, types.CodeType) else repr(_sorted(one))
         for one in code.co_consts
@@ -211,8 +211,8 @@ def _sorted(value: Any) -> Any:
 
 
 def _globals_of(function: types.FunctionType) -> dict[str, Any]:
-    """Returns the values, and the program's functions and classes, that a function names."""
-    found, codes = {}, [function.__code__]
+    """Returns the global values, and the program's functions and classes, in a function's code."""
+    matches, codes = {}, [function.__code__]
     for code in codes:
         codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
         for name in code.co_names:
@@ -221,29 +221,29 @@ def _globals_of(function: types.FunctionType) -> dict[str, Any]:
             if isinstance(value, (*_PLAIN[:-1], *_CONTAINERS, functools.partial)) or (
                 is_code and not _is_of_library(value)
             ):
-                found[name] = value
-    return found
+                matches[name] = value
+    return matches
 
 
 def _named_values(values: Mapping[str, Any], inner: Any) -> dict[str, Any]:
-    """Describes what a function names; of lists and the like, which may be of clients, a hash."""
-    told = _each(values, inner)
+    """Describes the values that a function names; containers, maybe of clients, are hashed."""
+    described = _each(values, inner)
     for name, value in values.items():
         if isinstance(value, _CONTAINERS):
-            text = _hashed(json.dumps(told[name], sort_keys=True, default=str).encode())
-            told[name] = f"{type(value).__name__} {text}"
-    return told
+            text = _hashed(json.dumps(described[name], sort_keys=True, default=str).encode())
+            described[name] = f"{type(value).__name__} {text}"
+    return described
 
 
 def _each(values: Mapping[str, Any], inner: Any) -> dict[str, Any]:
-    """Describes each value: a mapping of them would count as one more level of depth."""
+    """Describes each value; describing the mapping itself would add a level of depth."""
     return {str(name): inner(value) for name, value in values.items()}
 
 
 def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # It has none yet.
+    except ValueError:  # The cell is still empty.
         return None
 
 
@@ -252,7 +252,7 @@ def _kind(value: Any) -> str:
 
 
 def _is_of_library(value: Any) -> bool:
-    """Tells whether a class or function is this library's, an installed one's or Python's own."""
+    """Reports whether a class or function is of this library, an installed one or Python's."""
     name = str(getattr(value, "__module__", None) or "builtins")
     if name.partition(".")[0] in ("fedpersonal", "builtins"):
         return True
@@ -260,8 +260,8 @@ def _is_of_library(value: Any) -> bool:
     return file is not None and file.startswith(_LIBRARIES)
 
 
-def _is_known(value: Any) -> bool:
-    """Tells whether a class or function is a library's, and the only one of its name there."""
+def _is_unique_in_library(value: Any) -> bool:
+    """Reports whether a class or function is of a library, and the only one with its name."""
     return _is_of_library(value) and "<" not in value.__qualname__
 
 

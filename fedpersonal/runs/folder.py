@@ -1,4 +1,4 @@
-"""The folder of a run: what was asked, what came of it, and the secret that noise follows from."""
+"""The folder of a run: its config, its results, its lock, and the secret of its noise."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fedpersonal.files import (
     OWNER_ONLY,
     atomic_write,
     damaged,
-    explained,
     read_json,
+    report_write_errors,
     to_json,
     write_json,
 )
@@ -34,13 +34,13 @@ _LOCK = ".lock"
 # Options that may change between the sessions of one run.
 MAY_DIFFER = frozenset({"output_dir", "total_rounds", "rounds_per_checkpoint"})
 
-# Those that this process holds.
+# Locks that this process holds.
 _locks: list[_Lock] = []
 _registry = threading.Lock()
 
 
 def check_writable(path: str | os.PathLike) -> None:
-    """Makes sure, before anything slow, that a run folder can be made or written; makes nothing.
+    """Checks, without creating anything, that a run folder can be created or written.
 
     Raises:
         UserError: If it cannot.
@@ -48,15 +48,15 @@ def check_writable(path: str | os.PathLike) -> None:
     folder = pathlib.Path(path).absolute()
     while not os.path.lexists(folder):
         folder = folder.parent
-    why = errno.EACCES if folder.is_dir() else errno.ENOTDIR
-    if why == errno.ENOTDIR or not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"Cannot write to the run folder {path}: {os.strerror(why)} ({folder}).")
+    code = errno.EACCES if folder.is_dir() else errno.ENOTDIR
+    if code == errno.ENOTDIR or not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"Cannot write to the run folder {path}: {os.strerror(code)} ({folder}).")
 
 
 class RunFolder(RunRecord):
-    """One run on disk; open it with `RunFolder.open`, or to look at it with `RunFolder.read`.
+    """One run on disk. Open it with `RunFolder.open` to write, or `RunFolder.read` to read.
 
-    Until it is closed, other processes and other threads cannot open it.
+    Until it is closed, other processes and other threads cannot open it to write.
     """
 
     _lock: _Lock | None = None
@@ -70,22 +70,22 @@ class RunFolder(RunRecord):
         ignore: Collection[str] = MAY_DIFFER,
         about: Mapping[str, Any] | None = None,
     ) -> RunFolder:
-        """Creates the folder of a run, or finds it again.
+        """Creates the folder of a run, or opens it to resume the run.
 
         Args:
             path: The folder.
             options: The options of the run by name.
-            ignore: The options that may differ from those of the run's former sessions.
-            about: What else there is to know, all of it optional: `data`, a fingerprint of the
-                data, or one for each part by name, and `num_shards`, which must be the same in all
+            ignore: The options that may differ from those of the run's earlier sessions.
+            about: Further entries of the config, all optional: `data`, a fingerprint of the data,
+                or one for each part by name, and `num_shards`, which must be the same in all
                 sessions; `runtime`, which may differ.
 
         Returns:
             The folder, with `config.json` written.
 
         Raises:
-            UserError: The folder belongs to a run with other options or data, or to one still
-                going on.
+            UserError: The folder belongs to a run with other options or data, or to one that is
+                still running.
         """
         try:
             folder = cls(pathlib.Path(path).resolve())
@@ -98,9 +98,11 @@ class RunFolder(RunRecord):
         try:
             if folder.metrics_csv.exists() and not folder.config_json.exists():
                 raise UserError(
-                    f"{folder.path} has a metrics.csv that is not a run's; give another."
+                    f"{folder.path} has a metrics.csv that is not a run's; give another folder."
                 )
-            config = run_config.settle(folder.config_json, options, ignore=ignore, about=about)
+            config = run_config.merge_config(
+                folder.config_json, options, ignore=ignore, about=about
+            )
             write_json(folder.config_json, config, checked=True)
         except BaseException:
             folder.close()
@@ -108,10 +110,10 @@ class RunFolder(RunRecord):
         return folder
 
     def close(self) -> None:
-        """Lets others open the folder; this object is not to write any more."""
+        """Unlocks the folder; this object must not write any more."""
         lock, self._lock = self._lock, None
         if lock is not None:
-            _give_back(lock)
+            _release(lock)
 
     def __enter__(self) -> RunFolder:
         """Returns the folder, which is closed at the end of a `with` statement."""
@@ -122,44 +124,44 @@ class RunFolder(RunRecord):
         self.close()
 
     def check_is_ours(self) -> None:
-        """Raises a UserError if the folder was moved, copied in place or made anew meanwhile."""
+        """Raises a UserError if the folder was moved, copied in place or replaced meanwhile."""
         if self._lock is not None and not self._lock.is_there():
             raise UserError(
                 f"{self.path} is not the folder in which this run began: it was moved, removed or "
-                "made anew meanwhile. Nothing more is written to it; begin again."
+                "replaced meanwhile. Nothing more is written to it; begin again."
             )
 
     def check_data(self, data: Mapping[str, Any]) -> None:
-        """Writes to `config.json` which data the run trains on, or makes sure that it still does.
+        """Writes a description of the training data to `config.json`, or compares it with that.
 
         Args:
-            data: What tells them from others, part by part, such as of `describe_clients`.
+            data: A description that identifies the data, such as that of `describe_clients`.
 
         Raises:
-            UserError: Former sessions had other data; it names the parts that differ.
+            UserError: Earlier sessions had other data; the message names the parts that differ.
         """
         self._check(run_config.TRAINING_DATA, "data", data)
 
     def check_training(self, training: Any) -> None:
-        """Writes to `config.json` what a program trains, and how, or makes sure that it still does.
+        """Writes a description of a program's training to `config.json`, or compares it with that.
 
         Args:
-            training: All that says so, which `describe` takes.
+            training: The parts of the training, which `describe` takes.
 
         Raises:
-            UserError: Former sessions trained otherwise; it names what differs.
+            UserError: Earlier sessions had another training; the message names the differences.
         """
         self._check(run_config.TRAINING, "options", flat(to_json(describe(training))))
 
-    def _check(self, entry: str, what: str, parts: Mapping[str, Any]) -> None:
+    def _check(self, entry: str, kind: str, parts: Mapping[str, Any]) -> None:
         config = self.config
-        known = config.setdefault(entry, to_json(parts))
-        run_config.check_same(what, known, to_json(parts), self.path)
+        previous = config.setdefault(entry, to_json(parts))
+        run_config.check_same(kind, previous, to_json(parts), self.path)
         write_json(self.config_json, config, checked=True)
 
     @staticmethod
     def read(path: str | os.PathLike) -> RunRecord:
-        """Opens a folder to read what there is, whether or not its run still goes on.
+        """Opens a folder to read its files, whether or not its run has ended.
 
         Args:
             path: The folder; nothing in it is written or locked.
@@ -172,24 +174,24 @@ class RunFolder(RunRecord):
         return record
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Writes `summary.json`, with the digests of the tables that are there."""
+        """Writes `summary.json`, with the digests of the folder's tables."""
         digests = run_config.table_digests(self)
         entry = {run_config.DIGESTS: digests} if digests else {}
         write_json(self.path / "summary.json", {**summary, **entry}, checked=True)
 
     def write_boundary(self, boundary: Sequence[Any]) -> None:
-        """Writes `boundary.json`, an object a tensor."""
+        """Writes `boundary.json`, with an object for each tensor."""
         write_json(self.path / "boundary.json", boundary)
 
     def write_per_client(self, columns: Mapping[str, Any]) -> None:
-        """Writes `per_client.csv`: columns of as many values by name, NaN as an empty cell."""
+        """Writes `per_client.csv`: columns of equal length by name, NaN as an empty cell."""
         with atomic_write(self.path / "per_client.csv") as file:
             pd.DataFrame(columns).to_csv(file, index=False, lineterminator="\n")
 
 
 @dataclasses.dataclass(eq=False)
 class _Lock:
-    """A lock file of a folder, locked for so many `RunFolder`s of one thread of this process."""
+    """A folder's lock file, locked for all `RunFolder`s of one thread of this process."""
 
     folder: pathlib.Path
     file: int
@@ -197,7 +199,7 @@ class _Lock:
     holders: int = 0
 
     def is_there(self) -> bool:
-        """Tells whether the folder's lock file is the one that is locked."""
+        """Reports whether the folder's lock file is the locked one."""
         try:
             return os.path.samestat(os.stat(self.folder / _LOCK), os.fstat(self.file))
         except OSError:
@@ -205,9 +207,9 @@ class _Lock:
 
 
 def _acquire(folder: pathlib.Path) -> _Lock:
-    """Keeps others out of a run folder, or raises a BlockingIOError that names who is in it."""
+    """Locks a run folder, or raises a BlockingIOError that names the holder of its lock."""
     with _registry:
-        # Closing any descriptor of a file gives up its lock: each has one.
+        # Closing any descriptor of a file releases its lock: keep one descriptor per file.
         if _find(folder) is None:
             descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
             try:
@@ -218,7 +220,7 @@ def _acquire(folder: pathlib.Path) -> _Lock:
                 raise (BlockingIOError("process") if is_held else error) from None
             _locks.append(_Lock(folder, descriptor, threading.get_ident()))
         lock = _find(folder)
-        if lock is None:  # Removed at this moment.
+        if lock is None:  # The file was removed at this moment.
             raise BlockingIOError("process")
         if (lock.folder, lock.thread) != (folder, threading.get_ident()):
             raise BlockingIOError("run of this program")
@@ -227,14 +229,14 @@ def _acquire(folder: pathlib.Path) -> _Lock:
 
 
 def _find(folder: pathlib.Path) -> _Lock | None:
-    """Returns the lock that this process has of the lock file that is in a folder now."""
+    """Returns this process's lock of the lock file that is in a folder now, or None."""
     with contextlib.suppress(FileNotFoundError):
         file = os.stat(folder / _LOCK)
         return next((one for one in _locks if os.path.samestat(file, os.fstat(one.file))), None)
     return None
 
 
-def _give_back(lock: _Lock) -> None:
+def _release(lock: _Lock) -> None:
     with _registry:
         lock.holders -= 1
         if not lock.holders:
@@ -247,20 +249,20 @@ _BITS = 126
 
 
 def new_secret() -> int:
-    """Returns a secret that the operating system draws."""
+    """Returns a random secret from the operating system."""
     return secrets.randbits(_BITS)
 
 
-def derived(secret: int, purpose: str) -> int:
-    """Returns a number of as many bits for a purpose; none tells another purpose's."""
+def derive_secret(secret: int, purpose: str) -> int:
+    """Returns a number of the same size for a purpose; it reveals nothing about other purposes."""
     digest = hashlib.sha256(f"{secret:x} {purpose}".encode()).digest()
     return int.from_bytes(digest, "big") % 2**_BITS
 
 
-def settle_secret(folder: pathlib.Path, secret: int) -> int:
-    """Returns the secret of a run that goes on in a folder; of a new one, that which is given.
+def load_or_create_secret(folder: pathlib.Path, secret: int) -> int:
+    """Returns the secret in a run's folder; for a new run, stores and returns `secret`.
 
-    For as long as the run has not ended, its owner alone can read it in the folder.
+    The file stays until the run has ended, and only its owner can read it.
 
     Raises:
         UserError: If the file is damaged, or cannot be written.
@@ -273,13 +275,13 @@ def settle_secret(folder: pathlib.Path, secret: int) -> int:
         return int(read_json(path, {"secret": str}, checked=True)["secret"], 16)
     except ValueError as error:
         raise UserError(
-            f"{damaged(path)} Without it the run cannot go on exactly as it began. Remove the file "
-            "to go on with a new secret."
+            f"{damaged(path)} Without it the run cannot resume exactly as it began. Remove the "
+            "file to resume with a new secret."
         ) from error
 
 
-def forget_secret(folder: pathlib.Path) -> None:
+def remove_secret(folder: pathlib.Path) -> None:
     """Removes the secret of a run that has ended, if there is one."""
     path = folder / SECRET
-    with explained(path):
+    with report_write_errors(path):
         path.unlink(missing_ok=True)

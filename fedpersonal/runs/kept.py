@@ -1,8 +1,8 @@
-"""Rounds of training, of clients that rebuild their local variables or keep them in a store.
+"""Rounds of training, with clients that rebuild their local variables or keep them in a store.
 
-The store stands for the clients' devices. What they keep since its last commit is carried with the
-run's state, so that a round stays a function of the state that it starts from, and both are
-committed together.
+The store simulates the clients' devices. Rows that clients have kept since its last commit are part
+of the run's state, so that a round is a function of the state before it. Both are committed
+together.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class KeptState:
     """The state of a run whose clients keep local variables.
 
     Attributes:
-        round_number: Rounds that led to it.
-        server: The process' own state.
+        round_number: Number of rounds so far.
+        server: The state of the process.
         changes: Client to the row that it has kept since the store's last commit.
     """
 
@@ -43,7 +43,7 @@ class KeptState:
         return self.server.global_model_weights
 
     def uncommitted(self, store: LocalStateStore) -> Mapping[str, bytes]:
-        """Returns the changes, unless the store has them."""
+        """Returns the changes; empty if the store has them."""
         return {} if store.saved_round == self.round_number else self.changes
 
 
@@ -55,13 +55,13 @@ class RoundOutput(NamedTuple):
 
 
 class Rounds:
-    """Runs the rounds of a process, and joins it to the store where clients keep variables."""
+    """Runs the rounds of a process, with the store of clients' kept variables."""
 
     def __init__(self, process: Process, store: LocalStateStore | None = None):
-        """Takes a process of `build_process`, and the store, if its clients keep variables.
+        """Stores a process of `build_process`, and the store, if its clients keep variables.
 
         Raises:
-            UserError: If the store is missing or out of place.
+            UserError: If the store is missing, or clients keep no variables.
         """
         if process.keeps and store is None:
             raise UserError("Rounds: the clients keep local variables and need a LocalStateStore.")
@@ -71,7 +71,7 @@ class Rounds:
         self._store = store
 
     def initialize(self) -> Any:
-        """Returns the state before the first round: the process' own, or a `KeptState`."""
+        """Returns the state before the first round: that of the process, or a `KeptState`."""
         state = self._process.initialize()
         return state if self._store is None else KeptState(0, state, {})
 
@@ -83,16 +83,16 @@ class Rounds:
             return RoundOutput(output.state, output.metrics)
         output, rows = self._train(store, state, cohort)
         changes = {**state.uncommitted(store), **rows}
-        if cohort.lost is not None:  # They start from the same state; no server sees them.
+        if cohort.lost is not None:  # They start from the same state; the server ignores them.
             changes.update(self._train(store, state, cohort.lost)[1])
         return RoundOutput(KeptState(state.round_number + 1, output.state, changes), output.metrics)
 
     def _train(
         self, store: LocalStateStore, state: KeptState, cohort: Cohort
     ) -> tuple[Any, dict[str, bytes]]:
-        """Returns what comes of a cohort's round, and the row that each of its clients keeps."""
-        known, values = read_kept(store, state, cohort.client_ids)
-        output = self._process.next(state.server, cohort.with_local_state(known, values))
+        """Returns the output of a cohort's round, and the row that each of its clients keeps."""
+        has_kept, values = read_kept(store, state, cohort.client_ids)
+        output = self._process.next(state.server, cohort.with_local_state(has_kept, values))
         rows = {}
         for local in output.local:
             for place, row in zip(local["places"], store.pack(local["values"])):
@@ -104,15 +104,16 @@ class Rounds:
 def read_kept(
     store: LocalStateStore, state: KeptState, client_ids: Sequence[str] | np.ndarray
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Returns what clients have kept at a state: the last one committed, or reached from there.
+    """Returns the variables that clients have kept at a state.
 
     Args:
         store: The rows of the clients' local variables.
-        state: The state of a process whose clients keep local variables.
+        state: The state of a process whose clients keep local variables: the last committed one, or
+            one of a later round.
         client_ids: (n,) clients' names.
 
     Returns:
-        Who has kept anything, bool (n,); and local variable's name to (n, ...).
+        Whether each client has kept anything, bool (n,); and local variable's name to (n, ...).
     """
     changes = state.uncommitted(store)
     stored = [client for client in client_ids if client not in changes]
@@ -126,7 +127,7 @@ _CLIENTS_A_PART = 100
 def kept_in_parts(
     kept_by: Callable[[Sequence[str]], Kept], client_ids: Sequence[str] | np.ndarray
 ) -> Iterator[Kept]:
-    """Yields what clients have kept, of a few at a time: all of it may be gigabytes."""
+    """Yields the kept variables of 100 clients at a time: those of all may be gigabytes."""
     for start in range(0, max(1, len(client_ids)), _CLIENTS_A_PART):
         yield kept_by([*client_ids[start : start + _CLIENTS_A_PART]])
 
@@ -151,7 +152,7 @@ class Snapshot:
 
     @classmethod
     def take(cls, store: LocalStateStore, state: KeptState) -> Snapshot:
-        """Returns what all clients have kept at a state, as `read_kept` does of some."""
+        """Returns the variables that all clients have kept at a state."""
         clients = sorted({*store.client_ids(), *state.uncommitted(store)})
         _, values = read_kept(store, state, clients)
         return cls(np.array(clients, str), values)
@@ -161,17 +162,17 @@ class Snapshot:
         return {name: place for place, name in enumerate(self.clients.tolist())}
 
     def kept_by(self, client_ids: Sequence[str]) -> Kept:
-        """Returns what some clients have kept."""
-        found = np.array([self._places.get(name, -1) for name in client_ids], int)
-        values = {}
+        """Returns the variables that the clients with these names have kept."""
+        places = np.array([self._places.get(name, -1) for name in client_ids], int)
+        has_kept, values = places >= 0, {}
         for name, column in self.values.items():
-            values[name] = np.zeros([len(found), *column.shape[1:]], column.dtype)
-            values[name][found >= 0] = column[found[found >= 0]]
-        return found >= 0, values
+            values[name] = np.zeros([len(places), *column.shape[1:]], column.dtype)
+            values[name][has_kept] = column[places[has_kept]]
+        return has_kept, values
 
 
 def kept_with_weights(store: LocalStateStore | None) -> Callable[[Any], dict[str, Any]]:
-    """Returns what keeps the weights of a state, and what clients have kept: it moves on."""
+    """Returns a function from a state to its weights and a snapshot of clients' variables."""
 
     def keep(state: Any) -> dict[str, Any]:
         weights = dict(state.global_model_weights.trainable)

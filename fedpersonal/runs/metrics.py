@@ -1,4 +1,4 @@
-"""The metrics of a run, a row a round: `metrics.csv`."""
+"""The metrics of a run, with a row for each round: `metrics.csv`."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedpersonal.files import atomic_write, damaged, digest_with_row, explained
+from fedpersonal.files import atomic_write, damaged, digest_with_row, report_write_errors
 from fedpersonal.runs.record import FIRST_COLUMNS, read_rows
-from fedpersonal.training.callbacks import Callback, Run
+from fedpersonal.training.callbacks import Callback, RunState
 
 
 class MetricLog(Callback):
     """Appends rows to `metrics.csv`.
 
-    A metric may appear in a later round for the first time: the file is then written anew with one
-    more column. Otherwise a row costs one write.
+    If a metric first appears in a later round, the file is written again with one more column.
+    Otherwise a row takes one write.
 
     Attributes:
-        digest: That of all rows, which checkpoints carry.
+        digest: The digest of all rows, which checkpoints store.
     """
 
     remembers = ("digest",)
     digest = ""
     _file: IO[str] | None = None
 
-    def on_start(self, run: Run) -> None:
-        """Opens the file, made if needed, to go on after a round; later rows are removed.
+    def on_start(self, run: RunState) -> None:
+        """Opens the file, or makes it, and removes rows after the round that the run has reached.
 
         Raises:
-            UserError: Rows of rounds before are missing or changed.
+            UserError: Rows of earlier rounds are missing or changed.
         """
         self._path = run.folder.metrics_csv
         columns, rows = read_rows(self._path)
@@ -39,15 +39,15 @@ class MetricLog(Callback):
         rows = [row for row in rows if int(row[0]) <= run.round_number]
         if [int(row[0]) for row in rows] != list(range(1, run.round_number + 1)):
             raise damaged(self._path)
-        found = ""
+        digest = ""
         for row in rows:
-            found = digest_with_row(found, dict(zip(self._columns, row)))
-        if found != self.digest:
+            digest = digest_with_row(digest, dict(zip(self._columns, row)))
+        if digest != self.digest:
             raise damaged(self._path)
         self._seconds = [float(row[1]) for row in rows]
         self._rewrite(rows)
 
-    def on_round_end(self, run: Run) -> None:
+    def on_round_end(self, run: RunState) -> None:
         """Writes the row of a round."""
         new_columns = [name for name in run.metrics if name not in self._columns]
         if new_columns:
@@ -58,21 +58,21 @@ class MetricLog(Callback):
         cells = {"round": str(run.round_number), "seconds": str(seconds)}
         cells.update((name, _show(value)) for name, value in run.metrics.items())
         assert self._file
-        with explained(self._path):
+        with report_write_errors(self._path):
             _write(self._file, [[cells.get(name, "") for name in self._columns]])
             self._file.flush()
         self._seconds.append(seconds)
         self.digest = digest_with_row(self.digest, cells)
 
-    def on_end(self, run: Run, error: BaseException | None) -> None:
+    def on_end(self, run: RunState, error: BaseException | None) -> None:
         """Closes the file."""
         if self._file:
-            with explained(self._path):
+            with report_write_errors(self._path):
                 self._file.close()
 
     @property
     def median_seconds(self) -> float:
-        """The median over all rounds of the run of the seconds that a round took."""
+        """The median duration of a round in seconds, over all rounds of the run."""
         return float(np.median(self._seconds)) if self._seconds else 0.0
 
     def _rewrite(self, rows: Sequence[list[str]]) -> None:
@@ -90,7 +90,7 @@ def _write(file: IO[str], rows: Sequence[list[str]]) -> None:
 
 
 def _show(value: Any) -> str:
-    """Returns the shortest text from which a number of its type can be read back."""
+    """Returns the shortest text from which a number of its type can be restored."""
     if isinstance(value, (np.ndarray, np.generic)):
         return str(np.asarray(value)[()])
     return repr(value)

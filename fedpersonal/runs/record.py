@@ -1,4 +1,4 @@
-"""What the folder of a run says of it, and whether a run that goes on is the same one."""
+"""The files in the folder of a run, and checks that a resumed run is the same run."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ import pandas as pd
 
 import fedpersonal
 from fedpersonal import former
-from fedpersonal.errors import UserError, escaped, one_line
+from fedpersonal.errors import UserError, one_line, printable
 from fedpersonal.files import damaged, digest, digest_with_row, read_json, read_text, to_json
 
 _LOG = logging.getLogger(__name__)
-# What a run writes is read by the versions that write the same.
+# Only versions with the same format can read a run's files.
 _FORMAT = 3
 _PACKAGES = ("tensorflow", "tensorflow-federated", "federated-language", "numpy")
-# The entry of `config.json` with the clients that train.
+# The entry of `config.json` that describes the training clients.
 TRAINING_DATA = "training_data"
-# That with what a program trains, and how.
+# The entry of `config.json` that describes a program's training.
 TRAINING = "training"
-# So much of a value, and of all that differs, is said.
+# Longest texts, in a message, of a value, and of all differences.
 _LONGEST_VALUE, _LONGEST = 300, 1200
-# What may differ from session to session.
+# Entries that may differ from session to session.
 _SESSION = ("versions", "runtime")
 
 
-def settle(
+def merge_config(
     path: pathlib.Path,
     options: Mapping[str, Any],
     *,
     ignore: Collection[str] = (),
     about: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Returns the content of `config.json` for a run that starts or, if the file exists, goes on.
+    """Returns the content of `config.json` for a run that starts or, if the file exists, resumes.
 
     Arguments are those of `RunFolder.open`.
 
     Returns:
-        `options`, `seed`, `data` and `num_shards` if given, and `versions` and `runtime` of the
-        first session; those of later ones, where they differ, in the list `later_sessions`.
+        `options`, `seed`, `data` and `num_shards` if passed, and `versions` and `runtime` of the
+        first session. If those of later sessions differ, they are in the list `later_sessions`.
 
     Raises:
-        UserError: Options, data or the number of shards differ from those of former sessions.
+        UserError: Options, data or the number of shards differ from those of earlier sessions.
     """
     about = {name: value for name, value in (about or {}).items() if value is not None}
     unknown = about.keys() - {"data", "runtime", "num_shards"}
@@ -77,17 +77,17 @@ def settle(
     session, first = ({k: c[k] for k in _SESSION if k in c} for c in (config, old))
     later = old.get("later_sessions", [])
     if session not in (first, *later):
-        # Runs that name no stack are older than the second one.
+        # Runs that name no stack are older than the second stack.
         stacks = {kept["versions"].get("stack", "tff") for kept in (session, first)}
         bits = " Bits differ between stacks where XLA compiles." if len(stacks) > 1 else ""
-        _LOG.warning("%s was started with %s, and goes on with %s.%s", folder, first, session, bits)
+        _LOG.warning("%s was started with %s, and resumes with %s.%s", folder, first, session, bits)
         later = [*later, session]
     common = {name: value for name, value in config.items() if name not in _SESSION}
     return {**common, **first, **({"later_sessions": later} if later else {})}
 
 
 def read_num_shards(folder: str | os.PathLike) -> int | None:
-    """Returns into how many shards the run in a folder divides its cohorts; None without a run."""
+    """Returns the number of shards of the run in a folder; None without a run."""
     path = pathlib.Path(folder) / "config.json"
     return read_config(path).get("num_shards") if os.path.lexists(path) else None
 
@@ -96,7 +96,7 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     """Returns the content of a `config.json`.
 
     Raises:
-        UserError: It is missing, is damaged or changed, or is that of another version.
+        UserError: It is missing, damaged or changed, or of another version.
     """
     if not os.path.lexists(path):
         raise UserError(f"{path.parent} is not the folder of a run: it has no {path.name}.")
@@ -116,18 +116,18 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
 
 
 def check_same(
-    what: str, old: Any, new: Any, folder: pathlib.Path, ignore: Collection[str] = ()
+    kind: str, old: Any, new: Any, folder: pathlib.Path, ignore: Collection[str] = ()
 ) -> None:
     """Raises a UserError that names the parts that differ; a value may have no parts."""
-    old, new = (v if isinstance(v, Mapping) else {f"the {what}": v} for v in (old, new))
+    old, new = (v if isinstance(v, Mapping) else {f"the {kind}": v} for v in (old, new))
     changes = []
     for name in {**old, **new}:
-        then, now = (json.dumps(v[name]) if name in v else "absent" for v in (old, new))
-        if name not in ignore and then != now:
-            changes.append(f"{escaped(name)} was {_cut(then)} and is now {_cut(now)}")
+        before, now = (json.dumps(v[name]) if name in v else "absent" for v in (old, new))
+        if name not in ignore and before != now:
+            changes.append(f"{printable(name)} was {_cut(before)} and is now {_cut(now)}")
     if changes:
         raise UserError(
-            f"{folder} holds a run with other {what}: {_cut('; '.join(changes), _LONGEST)}. "
+            f"{folder} holds a run with other {kind}: {_cut('; '.join(changes), _LONGEST)}. "
             "Restore them or give another folder (--output_dir)."
         )
 
@@ -137,8 +137,8 @@ def _cut(text: str, longest: int = _LONGEST_VALUE) -> str:
 
 
 def _versions() -> dict[str, str]:
-    """Returns the stack of packages, and the versions of those that are installed."""
-    from fedpersonal import tff  # It loads TensorFlow; whoever only reads runs has no need of it.
+    """Returns the stack of packages, and the versions of the installed ones."""
+    from fedpersonal import tff  # Imported here, because reading a run needs no TensorFlow.
 
     versions = {"python": platform.python_version(), "fedpersonal": fedpersonal.__version__}
     versions["stack"] = tff.STACK
@@ -150,29 +150,29 @@ def _versions() -> dict[str, str]:
 
 _METRICS, _CHECKPOINTS = "metrics.csv", "checkpoints"
 _SUMMARY, _CLIENTS = "summary.json", "per_client.csv"
-# The entry of `summary.json` with the digests of the tables beside it.
+# The entry of `summary.json` with the digests of the tables in the same folder.
 DIGESTS = "digests"
-# The round after which a file was written: a member of the saved model, a column of
+# The round after which a file was written: an array of the saved model, a column of
 # `per_client.csv`.
 ROUND = "round"
-# Those of `metrics.csv`.
+# The first columns of `metrics.csv`.
 FIRST_COLUMNS = ["round", "seconds"]
 _NUMBER = re.compile("[0-9]{1,12}")
-# What says that a run has ended, and what it always says.
+# The description of the saved model, which exists once a run has ended, and its required fields.
 ABOUT = "model.json"
-# The model itself.
+# The saved model.
 WEIGHTS = "model.npz"
-KNOWN = ("batch_size", "seed", "round_number")
+REQUIRED_FIELDS = ("batch_size", "seed", "round_number")
 
 
 class RunRecord:
-    """The files of a run, which may still go on; open it with `RunFolder.read`.
+    """The files of a run, which may still be running; open it with `RunFolder.read`.
 
-    Each property reads its file anew, and raises a UserError if it is missing or damaged.
+    Each access to a property reads its file, and raises a UserError if it is missing or damaged.
 
     Attributes:
         path: The folder.
-        config_json: The file with what was asked.
+        config_json: The file with the run's options.
         metrics_csv: The file with a row for each round.
         checkpoints: The folder of the checkpoints.
     """
@@ -186,12 +186,12 @@ class RunRecord:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What was asked: `options`, `seed`, `versions` and, where known, `data` and others."""
+        """The config: `options`, `seed`, `versions` and, if present, `data` and others."""
         return read_config(self.config_json)
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What came of the run."""
+        """The summary of the run's results."""
         summary = self._read_summary()
         summary.pop(DIGESTS, None)
         return summary
@@ -201,65 +201,65 @@ class RunRecord:
 
     @property
     def boundary(self) -> list[dict[str, Any]]:
-        """What crossed between clients and server, a tensor each."""
+        """The tensors that crossed between clients and server."""
         path = self._existing("boundary.json", "its run has not begun to train")
         return read_json(path, kind=list)
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """A row a round, the number of which is the column `round`; NaN where nothing was."""
+        """A row for each round, with its number in the column `round`; NaN for empty cells."""
         path = self._existing("metrics.csv", "its run has not begun to train")
         text = read_text(path)
-        # The last row may be half written, or about to be.
+        # The last row may be incomplete, while it is written or after a kill.
         table = _read_table(path, text[: text.rfind("\n") + 1])
         if list(table.get("round", [])) != list(range(1, len(table) + 1)):
             raise damaged(path)
         for column in map(str, table):
             check_numbers(path, table, column, finite=column in FIRST_COLUMNS or "loss" in column)
-        for rounds, known in self._metrics_digests():
-            if self.metrics_digest(rounds) != known:
+        for rounds, digest_then in self._metrics_digests():
+            if self.metrics_digest(rounds) != digest_then:
                 raise damaged(path)
         return table
 
     def _metrics_digests(self) -> Iterator[tuple[int, str]]:
-        """Yields what the end of the run wrote down of `metrics.csv`: rounds, and their digest."""
+        """Yields the digests of `metrics.csv` at the end of the run: rounds, and their digest."""
         if os.path.lexists(self.path / ABOUT):
-            known = read_about(self.path).get("metrics")
-            if known is not None:
-                yield tuple(known)
+            rounds_and_digest = read_about(self.path).get("metrics")
+            if rounds_and_digest is not None:
+                yield tuple(rounds_and_digest)
         if os.path.lexists(self.path / _SUMMARY):
             summary = self._read_summary()
-            known = _digests(summary).get(_METRICS)
-            if known is not None:
-                yield summary["rounds"], known
+            recorded = _digests(summary).get(_METRICS)
+            if recorded is not None:
+                yield summary["rounds"], recorded
 
     def metrics_digest(self, rounds: int | None = None) -> str:
-        """Returns the digest of the first rows of `metrics.csv`, or of all that are complete."""
+        """Returns the digest of the first rows of `metrics.csv`, or of all complete rows."""
         columns, rows = read_rows(self.metrics_csv)
-        found = ""
+        result = ""
         for row in rows[:rounds]:
-            found = digest_with_row(found, dict(zip(columns, row)))
-        return found
+            result = digest_with_row(result, dict(zip(columns, row)))
+        return result
 
     @property
     def per_client(self) -> pd.DataFrame:
-        """A row a test client, the name of which is the column `client`, a text."""
+        """A row for each test client, with its name in the column `client`, a text."""
         path = self._existing(_CLIENTS, "its run has not ended")
         text = read_text(path)
-        known = self.per_client_digest
-        if known not in (None, digest(text.encode())):
+        recorded = self.per_client_digest
+        if recorded not in (None, digest(text.encode())):
             raise damaged(path)
-        return _read_table(path, text, longest=len(text))  # Names have any length.
+        return _read_table(path, text, longest=len(text))  # Names can have any length.
 
     @property
     def per_client_digest(self) -> str | None:
-        """The digest of `per_client.csv` in a summary of its round; None where there is none."""
+        """The digest of `per_client.csv` in the summary, if both are of one round; else None."""
         if not os.path.lexists(self.path / _SUMMARY):
             return None
         summary = self._read_summary()
-        # A program may evaluate its clients again after the run has gone on.
+        # A program may evaluate its clients again after more rounds.
         with contextlib.suppress(KeyError, OSError, TypeError, ValueError, csv.Error):
-            if summary["rounds"] != _of_clients(self.path / _CLIENTS):
+            if summary["rounds"] != _round_of_clients(self.path / _CLIENTS):
                 return None
         return _digests(summary).get(_CLIENTS)
 
@@ -271,10 +271,10 @@ class RunRecord:
 
 
 def read_rows(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
-    """Returns the columns and the complete rows of a `metrics.csv`, none where there is no file.
+    """Returns the columns and the complete rows of a `metrics.csv`; none if there is no file.
 
     Raises:
-        UserError: It is something else.
+        UserError: The file is no `metrics.csv`.
     """
     text = read_text(path) if os.path.lexists(path) else ""
     if not text:
@@ -291,30 +291,30 @@ def read_rows(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
 
 def table_digests(record: RunRecord) -> dict[str, str]:
     """Returns the digests of the tables of a run's folder, by file name."""
-    clients, found = record.path / _CLIENTS, {}
+    clients, digests = record.path / _CLIENTS, {}
     if clients.is_file():
-        found[_CLIENTS] = digest(read_text(clients).encode())
+        digests[_CLIENTS] = digest(read_text(clients).encode())
     if record.metrics_csv.is_file():
-        found[_METRICS] = record.metrics_digest()
-    return found
+        digests[_METRICS] = record.metrics_digest()
+    return digests
 
 
 def _digests(summary: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the digests that a summary has; those of earlier versions have none."""
-    known = summary.get(DIGESTS)
-    return known if isinstance(known, dict) else {}
+    """Returns the digests in a summary; empty for summaries of earlier versions."""
+    digests = summary.get(DIGESTS)
+    return digests if isinstance(digests, dict) else {}
 
 
 def check_numbers(
     path: pathlib.Path, table: pd.DataFrame, column: str, *, finite: bool = False
 ) -> None:
-    """Raises a UserError that names the first cell of a column that is no number.
+    """Raises a UserError that names a column's first cell that is no number, if there is one.
 
     Args:
         path: The file of the table, whose first column names its rows.
         table: The table.
         column: The column; an empty cell, which is NaN, is a number.
-        finite: Whether infinities are refused, too.
+        finite: Whether to refuse infinities, too.
     """
     values = pd.to_numeric(table[column], errors="coerce").to_numpy(np.float64)
     is_wrong = np.isnan(values) & table[column].notna().to_numpy()
@@ -331,14 +331,14 @@ def check_numbers(
 
 
 def read_about(path: pathlib.Path) -> dict[str, Any]:
-    """Reads what `saved_model` says of the model in a run's folder.
+    """Reads the description of the saved model in a run's folder.
 
     Raises:
         UserError: If the run has not ended, or the file is damaged.
     """
     if not os.path.lexists(path / ABOUT):
         raise UserError(f"{path}: the run has not ended ({path / ABOUT}).")
-    about = read_json(path / ABOUT, dict.fromkeys(KNOWN, int), checked=True)
+    about = read_json(path / ABOUT, dict.fromkeys(REQUIRED_FIELDS, int), checked=True)
     metrics = about.get("metrics")
     is_pair = isinstance(metrics, list) and [type(part) for part in metrics] == [int, str]
     in_range = about["batch_size"] >= 1 and -(2**31) <= about["seed"] < 2**31
@@ -350,7 +350,7 @@ def read_about(path: pathlib.Path) -> dict[str, Any]:
 def _read_table(path: pathlib.Path, text: str, *, longest: int = 2**17) -> pd.DataFrame:
     usual = csv.field_size_limit(longest)
     try:
-        # Pandas takes rows of other lengths as they are.
+        # Pandas would accept rows of other lengths.
         columns, *rows = [*csv.reader(io.StringIO(text, newline=""))] or [[]]
         if any(len(row) != len(columns) for row in rows):
             raise damaged(path)
@@ -368,15 +368,15 @@ def _read_table(path: pathlib.Path, text: str, *, longest: int = 2**17) -> pd.Da
 
 
 def check_rounds(folder: pathlib.Path) -> None:
-    """Makes sure that all files of a finished run are of its last round.
+    """Checks that all files of a finished run are of its last round.
 
     Args:
-        folder: The run's folder. What is missing or damaged there, and files of older versions
-            that name no round, are passed over.
+        folder: The run's folder. Missing or damaged files, and files of older versions that name no
+            round, are ignored.
 
     Raises:
-        UserError: If they are of several rounds: the run has gone on since it ended, or files of
-            two runs were mixed.
+        UserError: If they are of several rounds: the run was resumed after it had ended, or files
+            of two runs were mixed.
     """
     rounds = rounds_of_files(folder)
     if not {*rounds} - {_METRICS, _CHECKPOINTS, "local_state.sqlite"}:
@@ -385,68 +385,68 @@ def check_rounds(folder: pathlib.Path) -> None:
     for name, number in rounds.items():
         names[number].append(name)
     if len(names) > 1:
-        told = "; ".join(f"round {n} has {', '.join(names[n])}" for n in sorted(names))
+        files = "; ".join(f"round {n} has {', '.join(names[n])}" for n in sorted(names))
         raise UserError(
-            f"{folder} has files of several rounds: {told}. Go on with the run to its end by the "
-            "command or program that began it, or put back the files of one round."
+            f"{folder} has files of several rounds: {files}. Resume the run to its end with the "
+            "command or program that started it, or restore the files of one round."
         )
 
 
 def rounds_of_files(folder: pathlib.Path) -> dict[str, int]:
-    """Returns the round that each file of a run folder says, by name."""
+    """Returns the round of each file of a run folder that names one, by file name."""
     rounds = {}
     for name, read in _READERS.items():
-        # Errors are of a dozen kinds, and whoever needs a damaged file complains of it.
+        # Damage causes errors of many kinds; code that needs the file reports them.
         with contextlib.suppress(Exception):
             path = folder / name
-            found = read(path) if path.is_file() or name == _CHECKPOINTS else None
-            if type(found) is int:
-                rounds[name] = found
+            round_number = read(path) if path.is_file() or name == _CHECKPOINTS else None
+            if type(round_number) is int:
+                rounds[name] = round_number
     return rounds
 
 
-def _of_about(path: pathlib.Path) -> int:
+def _round_of_about(path: pathlib.Path) -> int:
     about = read_about(path.parent)
     return (about.get("metrics") or [about["round_number"]])[0]
 
 
-def _of_clients(path: pathlib.Path) -> int:
+def _round_of_clients(path: pathlib.Path) -> int:
     with path.open(encoding="utf-8", newline="") as file:
         number = int(next(csv.DictReader(file), {})[ROUND])
-    # The model of a run's best round is that of its end, too.
+    # If the model is that of the best round, use the last round, as for other files.
     with contextlib.suppress(Exception):
         if number == read_about(path.parent)["round_number"]:
-            return _of_about(path.parent / ABOUT)
+            return _round_of_about(path.parent / ABOUT)
     return number
 
 
-def _of_checkpoints(path: pathlib.Path) -> int:
+def _round_of_checkpoints(path: pathlib.Path) -> int:
     names = [name[len("round_") : -len(".npz")] for name in os.listdir(path)]
     return max(int(name) for name in names if name.isdecimal())
 
 
-def _of_weights(path: pathlib.Path) -> int:
+def _round_of_weights(path: pathlib.Path) -> int:
     with np.load(path, allow_pickle=False) as file:
         return int(file[ROUND])
 
 
-def _of_store(path: pathlib.Path) -> int:
-    """Returns the round of the last commit; an error while somebody has the store open."""
+def _round_of_store(path: pathlib.Path) -> int:
+    """Returns the round of the last commit; raises an error while the store is open."""
     with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", 0, uri=True)) as store:
         return store.execute("SELECT round_number FROM run").fetchone()[0]
 
 
-def _of_json(path: pathlib.Path) -> int:
+def _round_of_json(path: pathlib.Path) -> int:
     return json.loads(path.read_text(encoding="utf-8"))["rounds"]
 
 
 _READERS: Mapping[str, Callable[[pathlib.Path], int]] = {
-    ABOUT: _of_about,
-    WEIGHTS: _of_weights,
-    _SUMMARY: _of_json,
-    _CLIENTS: _of_clients,
-    "recommendations.json": _of_json,
-    "local_state.sqlite": _of_store,
+    ABOUT: _round_of_about,
+    WEIGHTS: _round_of_weights,
+    _SUMMARY: _round_of_json,
+    _CLIENTS: _round_of_clients,
+    "recommendations.json": _round_of_json,
+    "local_state.sqlite": _round_of_store,
     _METRICS: lambda path: len(read_rows(path)[1]),
-    _CHECKPOINTS: _of_checkpoints,
+    _CHECKPOINTS: _round_of_checkpoints,
 }

@@ -1,4 +1,4 @@
-"""A trained model in its run's folder: saved, and opened again."""
+"""Saving of trained models in their runs' folders, and opening of finished runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedpersonal.client.pooled import PACKINGS
-from fedpersonal.errors import UserError, listed, one_line
+from fedpersonal.errors import UserError, join_words, one_line
 from fedpersonal.files import OWNER_ONLY, damaged, read_arrays, write_arrays, write_json
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.phases import Phase
@@ -23,7 +23,7 @@ from fedpersonal.runs.folder import RunFolder
 from fedpersonal.runs.kept import Snapshot
 from fedpersonal.runs.record import (
     ABOUT,
-    KNOWN,
+    REQUIRED_FIELDS,
     ROUND,
     WEIGHTS,
     RunRecord,
@@ -31,19 +31,19 @@ from fedpersonal.runs.record import (
     read_about,
 )
 from fedpersonal.runs.store import LOCAL_STATE, LocalStateStore
-from fedpersonal.training.trained import EVALUATED_TOGETHER, TrainedModel
+from fedpersonal.training.trained import EVALUATION_SHARD_SIZE, TrainedModel
 
 _GLOBAL, _LOCAL, _CLIENTS = "global ", "local ", "clients"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SavedModel:
-    """What was written.
+    """A saved model.
 
     Attributes:
         weights: Global variable's name to value.
-        snapshot: What clients had kept in the round of the model, where that is not the last one.
-        about: `batch_size`, `seed`, `round_number` and what `save_model` was given.
+        snapshot: The variables that clients had kept in the model's round, if that is not the last.
+        about: `batch_size`, `seed`, `round_number` and the argument `about` of `save_model`.
     """
 
     weights: Mapping[str, np.ndarray]
@@ -58,32 +58,33 @@ def save_model(
     *,
     snapshot: Snapshot | None = None,
 ) -> None:
-    """Writes what `load_run` needs beside the usual files.
+    """Writes the files that only `load_run` needs.
 
     Args:
         folder: The run's folder.
         trained: The model.
-        about: What else to write: a task's `sizes`, of which it builds the partitioned model.
-        snapshot: What clients had kept in the model's round; None where their store says it.
+        about: Further entries: a task's `sizes`, from which it builds the partitioned model.
+        snapshot: The variables that clients had kept in the model's round; None if the store has
+            them.
     """
     arrays = {_GLOBAL + name: np.asarray(value) for name, value in trained.weights.items()}
     if snapshot is not None:
         arrays[_CLIENTS] = snapshot.clients
         arrays.update({_LOCAL + name: value for name, value in snapshot.values.items()})
-    known: dict[str, Any] = {name: getattr(trained, name) for name in KNOWN}
+    fields: dict[str, Any] = {name: getattr(trained, name) for name in REQUIRED_FIELDS}
     spec = trained.model.local_variables
-    known["local"] = {"kept": trained.algorithm.keeps, "variables": [_describe(v) for v in spec]}
+    fields["local"] = {"kept": trained.algorithm.keeps, "variables": [_describe(v) for v in spec]}
     arrays[ROUND] = np.array(trained.round_number)
     if folder.metrics_csv.exists():
         rounds = len(folder.metrics)
-        known["metrics"] = [rounds, folder.metrics_digest(rounds)]
+        fields["metrics"] = [rounds, folder.metrics_digest(rounds)]
         arrays[ROUND] = np.array(rounds)
     write_arrays(folder.path / WEIGHTS, arrays, permissions=OWNER_ONLY)
-    write_json(folder.path / ABOUT, {**about, **known}, checked=True)
+    write_json(folder.path / ABOUT, {**about, **fields}, checked=True)
 
 
 def read_saved_model(path: pathlib.Path) -> SavedModel:
-    """Reads what `save_model` wrote to a run's folder.
+    """Reads the files that `save_model` wrote to a run's folder.
 
     Raises:
         UserError: If the run has not ended, or a file is damaged.
@@ -101,7 +102,7 @@ def read_saved_model(path: pathlib.Path) -> SavedModel:
 
 
 def check_model(path: pathlib.Path, model: PartitionedModel, saved: SavedModel) -> None:
-    """Raises a UserError unless a model has the variables that were saved."""
+    """Raises a UserError unless a model has the saved variables."""
     _check_variables(path, "global", model.global_variables, saved.weights)
     snapshot = saved.snapshot
     if snapshot is not None:
@@ -124,19 +125,20 @@ def _check_variables(
     values: Mapping[str, np.ndarray],
     outer: tuple[int, ...] = (),
 ) -> None:
-    """Compares values, with so many outer dimensions, with the variables of a model."""
-    ours = {v.name: f"{v.dtype.name} of shape {(*outer, *v.shape)}" for v in variables}
-    theirs = {name: f"{v.dtype} of shape {v.shape}" for name, v in values.items()}
-    for name, own in ours.items():
-        if theirs.get(name) != own:
+    """Compares values, with outer dimensions `outer`, with the variables of a model."""
+    expected = {v.name: f"{v.dtype.name} of shape {(*outer, *v.shape)}" for v in variables}
+    saved = {name: f"{v.dtype} of shape {v.shape}" for name, v in values.items()}
+    for name, kind_and_shape in expected.items():
+        if saved.get(name) != kind_and_shape:
             raise UserError(
-                f"{path} is the run of another model: the {kind} variable {name!r} ({own}) is "
-                f"{theirs.get(name, 'missing')} there; the run's are {listed(list(theirs))}."
+                f"{path} is the run of another model: the {kind} variable {name!r} "
+                f"({kind_and_shape}) is {saved.get(name, 'missing')} there; the run's are "
+                f"{join_words(list(saved))}."
             )
 
 
 class LoadedRun(RunRecord):
-    """A finished run: its files as a `RunRecord` reads them, and its model."""
+    """A finished run: its files, as in `RunRecord`, and its model."""
 
     def __init__(
         self,
@@ -151,31 +153,31 @@ class LoadedRun(RunRecord):
 
     @functools.cached_property
     def trained(self) -> TrainedModel:
-        """The trained model; `close` it where other programs want the store of local state.
+        """The trained model; `close` it so that other programs can open the local-state store.
 
         Raises:
-            UserError: If the run has not ended, or has gone on since; is of another model or
-                algorithm than those given, or is of a program of one's own whose algorithm, or
-                model, is not given.
+            UserError: If the run has not ended, or was resumed since; if it is of another model or
+                algorithm than those passed to `load_run`; or if it is of a user's program and its
+                algorithm or model was not passed.
         """
         check_rounds(self.path)
         saved = read_saved_model(self.path)
         if "task" in self.config["options"]:
-            pieces, trains = self._of_task(saved.about)
+            parts, training_model = self._task_parts(saved.about)
         else:
-            pieces = self._of_program()
-            trains = pieces["model"]
-        known = {name: saved.about[name] for name in ("batch_size", "seed", "round_number")}
-        trained = TrainedModel(**{**known, **pieces}, weights=saved.weights, folder=self.path)
+            parts = self._program_parts()
+            training_model = parts["model"]
+        fields = {name: saved.about[name] for name in REQUIRED_FIELDS}
+        trained = TrainedModel(**{**fields, **parts}, weights=saved.weights, folder=self.path)
         check_model(self.path, trained.model, saved)
-        # Clients who are evaluated with another model have kept nothing of it.
-        if not trained.algorithm.keeps or trained.model is not trains:
+        # If another model is evaluated than was trained, clients have kept no variables of it.
+        if not trained.algorithm.keeps or trained.model is not training_model:
             return trained
         if saved.snapshot is not None:
             return dataclasses.replace(trained, kept_by=saved.snapshot.kept_by)
         path = self.path / LOCAL_STATE
         if not path.is_file():
-            raise UserError(f"{self.path} has no {LOCAL_STATE}, which has what clients keep.")
+            raise UserError(f"{self.path} has no {LOCAL_STATE}, the store of local variables.")
         store = LocalStateStore.open(path, trained.model.local_variables)
         trained.resources.callback(store.close)
         if store.saved_round is None:
@@ -185,22 +187,22 @@ class LoadedRun(RunRecord):
             trained, kept_by=lambda clients: store.unpack(store.read(clients))
         )
 
-    def _of_program(self) -> dict[str, Any]:
-        options, given, model = self.config["options"], self._algorithm, self._model
-        if given is None or model is None:
+    def _program_parts(self) -> dict[str, Any]:
+        options, algorithm, model = self.config["options"], self._algorithm, self._model
+        if algorithm is None or model is None:
             raise UserError(
-                f"{self.path} is the run of a program of one's own: give load_run its model, and "
-                f"its algorithm, {one_line(options.get('method'))}."
+                f"{self.path} is the run of a user's program: pass its model and its algorithm, "
+                f"{one_line(options.get('method'))}, to load_run."
             )
-        finetuning = given.finetuning(self._finetuning)
-        found = {"method": given.name, "finetuning_phases": len(finetuning)}
-        for name, value in found.items():
+        finetuning = algorithm.finetuning(self._finetuning)
+        passed = {"method": algorithm.name, "finetuning_phases": len(finetuning)}
+        for name, value in passed.items():
             if value != options.get(name):
                 raise UserError(
                     f"{self.path} is a run with {name} = {one_line(repr(options.get(name)))}, not "
                     f"{value!r}."
                 )
-        model = given.prepare(model)
+        model = algorithm.prepare(model)
         local = [v.name for v in model.local_variables]
         if local != options.get("local_variables"):
             raise UserError(
@@ -212,18 +214,18 @@ class LoadedRun(RunRecord):
             raise damaged(self.config_json)
         return {
             "model": model,
-            "algorithm": given,
-            "rebuilding": given.personalization(model),
+            "algorithm": algorithm,
+            "rebuilding": algorithm.personalization(model),
             "finetuning": finetuning,
             "packing": packing,
-            "together": EVALUATED_TOGETHER,
+            "clients_per_shard": EVALUATION_SHARD_SIZE,
         }
 
-    def _of_task(self, about: Mapping[str, Any]) -> tuple[dict[str, Any], PartitionedModel]:
+    def _task_parts(self, about: Mapping[str, Any]) -> tuple[dict[str, Any], PartitionedModel]:
         if self._model or self._algorithm or self._finetuning:
             raise UserError(
-                f"{self.path} is the run of a binary, which knows its model and its algorithm: "
-                "give load_run the folder alone."
+                f"{self.path} is the run of a command, whose folder determines its model and its "
+                "algorithm: pass only the folder to load_run."
             )
         options = dict(self.config["options"])
         name = options.pop("task")
@@ -234,16 +236,16 @@ class LoadedRun(RunRecord):
                 f"{self.config_json}: there is no task {one_line(repr(name))} ({one_line(error)})."
             ) from error
         try:
-            settled = task.settle(task.options(**{**options, **about.get("chosen", {})}))
+            complete = task.with_defaults(task.options(**{**options, **about.get("chosen", {})}))
         except (TypeError, ValueError) as error:
             line = one_line(error).replace("--", "its option ")
             raise UserError(f"{self.config_json} is of another version: {line}") from error
         try:
-            built = task.build(about["sizes"], settled)
+            built = task.build(about["sizes"], complete)
         except (AttributeError, KeyError, TypeError) as error:
             raise UserError(
-                f"{self.path / ABOUT} does not fit {self.config_json}: no model can be built of it "
-                f"({one_line(repr(error))})."
+                f"{self.path / ABOUT} does not fit {self.config_json}: no model can be built from "
+                f"it ({one_line(repr(error))})."
             ) from error
         return {**vars(built.evaluator), "algorithm": built.algorithm}, built.model
 
@@ -258,15 +260,14 @@ def load_run(
     """Opens the folder of a finished run.
 
     Args:
-        folder: The folder, of a binary or of a program of one's own that gave it to `Trainer.fit`.
-        model: The partitioned model that a program trained; None for a binary's run, which builds
-            it again.
+        folder: The folder of a command's run, or the one that a program passed to `Trainer.fit`.
+        model: The partitioned model that a program trained; None for a command's run.
         algorithm: The algorithm of a program.
-        finetuning: What trained a client's copy before it predicted, as its `Trainer` was given.
+        finetuning: The argument `finetuning` of a program's `Trainer`.
 
     Raises:
-        UserError: If it is no run's folder, or has files of several rounds, as of a finished run
-            that goes on: `RunFolder.read` opens these.
+        UserError: If it is no run's folder, or has files of several rounds, such as a finished run
+            that was resumed: `RunFolder.read` opens these.
 
     Examples:
         With all names of `Trainer`'s example:

@@ -1,4 +1,4 @@
-"""The checkpoints of a run."""
+"""The callback that saves and resumes a run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fedpersonal.errors import UserError
-from fedpersonal.files import damaged, explained, read_text
+from fedpersonal.files import damaged, read_text, report_write_errors
 from fedpersonal.runs.checkpoints import Checkpoint, encode
-from fedpersonal.training.callbacks import Callback, Run
+from fedpersonal.training.callbacks import Callback, RunState
 
 _ENTRIES: dict[str, type | tuple[type, ...]] = {
     "round_number": int,
@@ -21,42 +21,47 @@ _ENTRIES: dict[str, type | tuple[type, ...]] = {
 }
 
 
+# Checkpoints name callbacks by class. Former names stay in them, so that older runs resume.
+_SAVED_NAMES = {"StopIfStuck": "LearningCheck"}
+
+
 class Storage(Protocol):
-    """Where checkpoints are, such as `runs.checkpoints.Checkpoints`."""
+    """Storage of checkpoints, such as `runs.checkpoints.Checkpoints`."""
 
     def save(self, round_number: int, state: Any) -> None:
-        """Saves what was reached after a round; when this returns it is on disk."""
+        """Saves the state after a round; when this returns it is on disk."""
 
     def restore(self, *, like: Any) -> Checkpoint | None:
         """Returns the newest checkpoint or None; `like` is a state of the same process."""
 
 
 class Saver(Callback):
-    """Saves a run: every so many rounds, at its end, and when something stops it.
+    """Saves a run at intervals, at its end, and when an error or a signal stops it.
 
-    It comes after all other callbacks. What would be saved changes at one instant, when they have
-    all seen the round: whatever stops a round half way leaves the former round's.
+    It is called after all other callbacks, and only then replaces the state to save. If a round is
+    interrupted, the state after the previous round is saved.
     """
 
     def __init__(self, storage: Storage, callbacks: Sequence[Callback], *, every: int):
-        """Takes the callbacks that remember something, and the rounds between checkpoints."""
+        """Stores the callbacks with attributes to save, and the rounds between checkpoints."""
         self._storage = storage
         self._every = every
         self._reached: Checkpoint | None = None
-        # By class, and number among those of the class.
+        # Keys are the class and the number among callbacks of the class.
         self._callbacks: dict[str, Callback] = {}
         count: collections.Counter[str] = collections.Counter()
         for callback in callbacks:
             kind = type(callback).__name__
+            kind = _SAVED_NAMES.get(kind, kind)
             count[kind] += 1
             self._callbacks[f"{kind} {count[kind]}"] = callback
 
-    def resume(self, run: Run) -> None:
-        """Puts a run, in its first state, and the callbacks where its last checkpoint was, if any.
+    def resume(self, run: RunState) -> None:
+        """Restores a run and the callbacks from the last checkpoint, if there is one.
 
         Raises:
-            UserError: The run is beyond its last round, its checkpoints are gone, or the last one
-                is another run's.
+            UserError: The run is beyond its last round, its checkpoints are missing, or the last
+                one is of another run.
         """
         checkpoint = self._storage.restore(like=run.state)
         if checkpoint is None:
@@ -64,9 +69,9 @@ class Saver(Callback):
             path = run.folder.metrics_csv
             if path.exists() and read_text(path).count("\n") > 1:
                 raise UserError(
-                    f"{path} has rounds, but the run has no checkpoint to go on from: put back "
-                    "its checkpoints, or local_state.sqlite if clients keep local variables, or "
-                    "give another folder."
+                    f"{path} has rounds, but the run has no checkpoint to resume from: restore its "
+                    "checkpoints, or local_state.sqlite if clients keep local variables, or give "
+                    "another folder."
                 )
             return
         self._reached, saved = checkpoint, checkpoint.state
@@ -87,35 +92,35 @@ class Saver(Callback):
             for attribute, value in saved["callbacks"].get(name, {}).items():
                 setattr(callback, attribute, value)
 
-    def _check_entries(self, run: Run, saved: Any) -> None:
-        """Raises a UserError unless what was saved has what `_content` has."""
+    def _check_entries(self, run: RunState, saved: Any) -> None:
+        """Raises a UserError unless a saved state has the entries of `_content`."""
         is_ours = isinstance(saved, dict) and all(
             name in saved and isinstance(saved[name], kinds) for name, kinds in _ENTRIES.items()
         )
-        remembered = saved["callbacks"] if is_ours else {}
-        for name in self._callbacks.keys() & remembered.keys():
-            known = remembered[name]
-            is_ours &= isinstance(known, dict) and {*known} <= {*self._callbacks[name].remembers}
+        by_callback = saved["callbacks"] if is_ours else {}
+        for name in self._callbacks.keys() & by_callback.keys():
+            values = by_callback[name]
+            is_ours &= isinstance(values, dict) and {*values} <= {*self._callbacks[name].remembers}
         if not is_ours:
             raise damaged(f"The checkpoint in {run.folder.path}")
 
-    def on_start(self, run: Run) -> None:
-        """Saves the first state of a run, so that a lost checkpoint is told from none."""
+    def on_start(self, run: RunState) -> None:
+        """Saves the first state of a run, so that a missing checkpoint is always an error."""
         if self._reached is None:
             self._reached = self._content(run)
             self._write(run)
 
-    def on_round_end(self, run: Run) -> None:
-        """Notes what would be saved, and saves it if it is time."""
+    def on_round_end(self, run: RunState) -> None:
+        """Replaces the state to save, and saves it if a checkpoint is due."""
         self._reached = self._content(run)
         if run.round_number % self._every == 0:
             self._save(run)
 
-    def on_end(self, run: Run, error: BaseException | None) -> None:
-        """Saves what is not saved yet."""
+    def on_end(self, run: RunState, error: BaseException | None) -> None:
+        """Saves the state, if it is not saved yet."""
         self._save(run)
 
-    def _content(self, run: Run) -> Checkpoint:
+    def _content(self, run: RunState) -> Checkpoint:
         content = {
             "round_number": run.round_number,
             "state": run.state,
@@ -128,24 +133,27 @@ class Saver(Callback):
         }
         return Checkpoint(run.round_number, content)
 
-    def _save(self, run: Run) -> None:
+    def _save(self, run: RunState) -> None:
         if self._reached is not None and self._reached.round_number != run.saved_round:
             self._write(run)
 
-    def _write(self, run: Run) -> None:
+    def _write(self, run: RunState) -> None:
         """Writes a checkpoint, once all rows up to its round are on disk."""
         assert self._reached
         run.folder.check_is_ours()
-        with explained(run.folder.metrics_csv), open(run.folder.metrics_csv, "rb") as rows:
+        with (
+            report_write_errors(run.folder.metrics_csv),
+            open(run.folder.metrics_csv, "rb") as rows,
+        ):
             os.fsync(rows.fileno())
         self._storage.save(self._reached.round_number, self._reached.state)
         run.saved_round = self._reached.round_number
 
 
-def _check_same_arrays(run: Run, saved: Any) -> None:
-    """Raises a UserError unless a saved state of TFF's has the arrays of the process's first."""
+def _check_same_arrays(run: RunState, saved: Any) -> None:
+    """Raises a UserError unless a saved TFF state has the arrays of the process's first state."""
     if not hasattr(run.state, "global_model_weights"):
-        return  # Another program's process may have states that grow.
+        return  # The process of a user's program may have states that grow.
     ours, theirs = (
         {name: (array.shape, array.dtype.name) for name, array in encode(state)[1].items()}
         for state in (run.state, saved)

@@ -1,13 +1,13 @@
-"""What clients keep from round to round, on disk.
+"""The store of clients' kept local variables, on disk.
 
-In a deployment each client holds its own local variables; a simulation holds them all, here: one
-SQLite file with a row for each client that has ever taken part, and beside these rows the state of
-the run that they belong to. Both change in one transaction, so that a process killed at any moment
-leaves the local states of exactly the round whose global state is there.
+In a deployment, each client holds its local variables. A simulation holds them all, in one SQLite
+file with a row for each client that has ever taken part, and the state of the run after the same
+round. Both change in one transaction: a process killed at any moment leaves local states and a
+global state of the same round.
 
-Each row has a digest, and the run's state the number of rows. Both are compared when a store is
-opened, which takes 3 s for a million clients, so that no damage passes for a client that has kept
-nothing; a row is compared again when it is read.
+Each row has a digest, and the run's state has the number of rows. Both are compared when a store is
+opened, which takes 3 s for a million clients. Damage can therefore not look like a client that has
+kept nothing. A row is compared again when it is read.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from fedpersonal.errors import UserError, listed
+from fedpersonal.errors import UserError, join_words
 from fedpersonal.files import OWNER_ONLY, damaged
 from fedpersonal.model.partition import VariableSpec
 
-# Its name in the folder of a run.
+# The store's file name in the folder of a run.
 LOCAL_STATE = "local_state.sqlite"
 
-# SQLite's own bound on the parameters of a query was 999 for long.
+# Older versions of SQLite allow 999 parameters in a query.
 _IDS_A_QUERY = 500
 _FORMAT = "fedpersonal local state store 3"
-# So many bytes of rows are unpacked together.
+# The number of bytes of rows that are unpacked together.
 _BYTES_AT_ONCE = 2**20
-# So many bytes does SQLite put in a row.
+# SQLite's limit on the bytes of a row.
 _LARGEST = 10**9
-# Rows stand in the order of their arrival, which fills pages; the index is of names alone.
+# Rows are in the order of their arrival, which fills pages; the index holds only names.
 _TABLES = {
     "about": "place INTEGER PRIMARY KEY, text TEXT",
     "local_state": "client TEXT UNIQUE NOT NULL, value BLOB NOT NULL, digest BLOB NOT NULL",
     "run": "round_number INTEGER NOT NULL, state BLOB NOT NULL, num_clients INTEGER NOT NULL, "
     "digest BLOB NOT NULL",
 }
-# What SQLite says, and what that means here; most of what else it says is damage.
+# Parts of SQLite's messages and what they mean here; most other messages report damage.
 _MEANINGS = {
     "locked": "another process has it open; wait or end it",
-    "full": "the disk is full, nothing of this round was written; make room and run it again",
+    "full": "the disk is full, nothing of this round was written; free space and run it again",
     "disk I/O error": "the disk does not work or a limit is reached (df, ulimit -f); nothing of "
     "this round was written",
     "unable to open": "it cannot be opened; its folder must exist and be writable",
-    "readonly": "it cannot be written to; see to the permissions of the file and its folder",
-    "too big": "what a client keeps is too large for a row of SQLite",
+    "readonly": "it cannot be written to; check the permissions of the file and its folder",
+    "too big": "the local variables of a client are too large for a row of SQLite",
 }
 
 
@@ -62,7 +62,7 @@ class SavedRun(NamedTuple):
 
     Attributes:
         round_number: The round after which it was committed.
-        state: Whatever was committed.
+        state: The committed bytes.
     """
 
     round_number: int
@@ -70,11 +70,11 @@ class SavedRun(NamedTuple):
 
 
 class LocalStateStore:
-    """Rows of local variables keyed by client, and the state of the run; open it with `open`.
+    """A store of clients' rows of local variables, and of the run's state; open it with `open`.
 
     Attributes:
         path: The file.
-        variables: The local variables, whose values a row holds in this order.
+        variables: The local variables; a row holds their values in this order.
         saved_round: The round of the last commit, or None.
     """
 
@@ -86,25 +86,25 @@ class LocalStateStore:
         self.variables = tuple(variables)
         self._connection = connection
         self._sizes = [v.dtype.size * int(np.prod(v.shape)) for v in self.variables]
-        # The bytes of a row are none of other variables.
+        # The digest depends on the variables, too: their rows cannot be confused with others.
         self._digest = hashlib.blake2b(_describe(variables).encode(), digest_size=8)
         self.saved_round = self._check_rows()
 
     @classmethod
     def open(cls, path: str | os.PathLike, variables: Sequence[VariableSpec]) -> LocalStateStore:
-        """Opens a store, or makes an empty one, and keeps other processes out of it.
+        """Opens a store, or makes an empty one, and locks it against other processes.
 
         Raises:
-            UserError: If it cannot be read or written, another process has it open, or it holds
-                other variables than these, or is damaged.
+            UserError: If it cannot be read or written, another process has it open, it holds other
+                variables, or it is damaged.
         """
         path = os.fspath(path)
         with _explained(path):
-            # For its owner alone, and so is SQLite's journal. Where that fails, SQLite says why.
+            # Readable by the owner only, as is SQLite's journal. If this fails, SQLite reports why.
             with contextlib.suppress(OSError):
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
                 os.chmod(path, OWNER_ONLY)
-            # Transactions are begun and ended by hand; SQLite itself lets one thread in at a time.
+            # Transactions are explicit; SQLite serialises access by threads.
             connection = sqlite3.connect(
                 path, timeout=0, isolation_level=None, check_same_thread=False
             )
@@ -114,7 +114,7 @@ class LocalStateStore:
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute("BEGIN EXCLUSIVE")
                 _check_variables(path, _read_about(connection, variables), variables)
-                # What cannot be written to is refused now, not when rounds have been run.
+                # Fail now if the file cannot be written, not after rounds have been run.
                 connection.execute("PRAGMA user_version = 1")
                 connection.execute("COMMIT")
                 return cls(path, variables, connection)
@@ -124,13 +124,13 @@ class LocalStateStore:
 
     @classmethod
     def reopen(cls, path: str | os.PathLike) -> LocalStateStore:
-        """Opens a store that is there, whatever its variables are.
+        """Opens an existing store, whatever its variables are.
 
         Args:
             path: The file.
 
         Raises:
-            UserError: If there is none, it is something else, or another process has it open.
+            UserError: If there is no file, it is no store, or another process has it open.
         """
         path = os.fspath(path)
         if not os.path.isfile(path):
@@ -143,31 +143,31 @@ class LocalStateStore:
         return cls.open(path, _variables_of(path, about))
 
     def client_ids(self) -> list[str]:
-        """Returns the names of the clients that have kept something, in order."""
+        """Returns the sorted names of the clients that have kept variables."""
         with _explained(self.path):
             rows = self._connection.execute("SELECT client FROM local_state ORDER BY client")
             return [client for (client,) in rows]
 
     @property
     def num_clients(self) -> int:
-        """How many clients have kept something."""
+        """Number of clients that have kept variables."""
         with _explained(self.path):
             return self._connection.execute("SELECT COUNT(*) FROM local_state").fetchone()[0]
 
     def read(self, client_ids: Iterable[str]) -> list[bytes | None]:
-        """Returns each client's row, or None where a client has kept nothing."""
+        """Returns each client's row, or None for a client that has kept nothing."""
         rows: dict[str, bytes] = {}
         ids = list(client_ids)
         with _explained(self.path):
             for start in range(0, len(ids), _IDS_A_QUERY):
-                some = ids[start : start + _IDS_A_QUERY]
-                marks = ", ".join("?" * len(some))
-                found = self._connection.execute(
+                chunk = ids[start : start + _IDS_A_QUERY]
+                marks = ", ".join("?" * len(chunk))
+                matches = self._connection.execute(
                     f"SELECT client, value, digest FROM local_state WHERE client IN ({marks})",
-                    some,
+                    chunk,
                 )
-                for client, row, known in found:
-                    if self._digest_of(client, row) != known:
+                for client, row, digest in matches:
+                    if self._digest_of(client, row) != digest:
                         raise damaged(self.path)
                     rows[client] = row
         return [rows.get(client) for client in ids]
@@ -181,14 +181,14 @@ class LocalStateStore:
         return None if row is None else SavedRun(*row)
 
     def commit(self, changes: Mapping[str, bytes], saved: SavedRun) -> None:
-        """Writes clients' rows and the state that they belong to, together or not at all.
+        """Writes clients' rows and the run's state in one transaction.
 
         Raises:
-            UserError: If that is impossible; the store is then as it was.
+            UserError: If that is impossible; the store is then unchanged.
         """
         width = sum(self._sizes)
         for client, row in changes.items():
-            # SQLite would turn a number into a text, under which it is not found again.
+            # SQLite would turn a number into a text, and a later look-up would not match it.
             if not isinstance(client, str):
                 raise TypeError(f"the client {client!r} must be named by a str.")
             if len(row) != width:
@@ -204,10 +204,10 @@ class LocalStateStore:
                     rows,
                 )
                 count = self.num_clients
-                of_run = self._digest_of(str(saved.round_number), b"%d" % count)
+                run_digest = self._digest_of(str(saved.round_number), b"%d" % count)
                 self._connection.execute("DELETE FROM run")
                 self._connection.execute(
-                    "INSERT INTO run VALUES (?, ?, ?, ?)", (*saved, count, of_run)
+                    "INSERT INTO run VALUES (?, ?, ?, ?)", (*saved, count, run_digest)
                 )
                 self._connection.execute("COMMIT")
             except BaseException:
@@ -218,64 +218,64 @@ class LocalStateStore:
         self.saved_round = saved.round_number
 
     def close(self) -> None:
-        """Lets other processes have the store."""
+        """Releases the store for other processes."""
         self._connection.close()
 
     def pack(self, values: Mapping[str, np.ndarray]) -> list[bytes]:
-        """Makes rows of values, local variable's name to (n, ...)."""
+        """Returns n rows of values, given as local variable's name to (n, ...)."""
         columns = [
             np.ascontiguousarray(values[v.name], v.dtype.as_numpy_dtype) for v in self.variables
         ]
         return [b"".join(column[i] for column in columns) for i in range(len(columns[0]))]
 
     def unpack(self, rows: Sequence[bytes | None]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Makes values of n clients' rows.
+        """Returns the values in n clients' rows.
 
         Returns:
-            Which clients have a row, bool (n,); and local variable's name to (n, ...), zeros where
-            there is none.
+            Whether each client has a row, bool (n,); and local variable's name to (n, ...), zeros
+            for clients without a row.
         """
-        known = np.array([row is not None for row in rows], bool)
+        has_row = np.array([row is not None for row in rows], bool)
         width, ends = sum(self._sizes), np.cumsum(self._sizes).tolist()
         columns = [np.empty((len(rows), size), np.uint8) for size in self._sizes]
-        # Small rows many at once, which saves calls; few large ones, which a cache still holds.
-        number, nothing = max(1, _BYTES_AT_ONCE // max(1, width)), bytes(width)
+        # Chunks with many small rows save calls; those with few large rows fit in the cache.
+        number, empty_row = max(1, _BYTES_AT_ONCE // max(1, width)), bytes(width)
         for start in range(0, len(rows), number):
-            some = [nothing if row is None else row for row in rows[start : start + number]]
-            table = np.frombuffer(b"".join(some), np.uint8).reshape(len(some), width)
+            chunk = [empty_row if row is None else row for row in rows[start : start + number]]
+            table = np.frombuffer(b"".join(chunk), np.uint8).reshape(len(chunk), width)
             for column, size, end in zip(columns, self._sizes, ends):
                 column[start : start + number] = table[:, end - size : end]
-        return known, {
+        return has_row, {
             v.name: column.view(v.dtype.as_numpy_dtype).reshape([len(rows), *v.shape])
             for v, column in zip(self.variables, columns)
         }
 
     def _check_rows(self) -> int | None:
-        """Compares all rows with what was committed, and returns its round, None before that."""
+        """Compares all rows with the last commit, and returns its round; None before the first."""
         connection = self._connection
         connection.create_function("digest_of", 2, self._digest_of, deterministic=True)
-        # The state may be large: whoever opens a store need not read it.
+        # The state may be large, and is not needed here.
         runs = connection.execute("SELECT round_number, num_clients, digest FROM run").fetchall()
         count, changed = connection.execute(
             "SELECT COUNT(*), SUM(digest IS NOT digest_of(client, value)) FROM local_state"
         ).fetchone()
-        round_number, known, of_run = runs[0] if runs else (None, 0, None)
-        is_whole = not changed and count == known and len(runs) < 2
+        round_number, num_clients, run_digest = runs[0] if runs else (None, 0, None)
+        is_whole = not changed and count == num_clients and len(runs) < 2
         if runs:
             is_whole &= type(round_number) is int
-            is_whole &= of_run == self._digest_of(str(round_number), str(known).encode())
-        # An index that does not fit its rows would hide clients.
+            is_whole &= run_digest == self._digest_of(str(round_number), str(num_clients).encode())
+        # An index that does not match its rows would hide clients.
         if not is_whole or connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
             raise damaged(self.path)
         return round_number
 
     def _digest_of(self, client: object, row: object) -> bytes:
-        """Returns the digest of a client's row; of what is none, no digest."""
+        """Returns the digest of a client's row; empty for values of other types."""
         if not isinstance(client, str) or not isinstance(row, bytes):
             return b""
-        found = self._digest.copy()
-        found.update(client.encode() + b"\0" + row)
-        return found.digest()
+        hasher = self._digest.copy()
+        hasher.update(client.encode() + b"\0" + row)
+        return hasher.digest()
 
 
 def read_all(path: str | os.PathLike) -> tuple[list[str], dict[str, np.ndarray]]:
@@ -285,7 +285,7 @@ def read_all(path: str | os.PathLike) -> tuple[list[str], dict[str, np.ndarray]]
         path: The file; it is closed again.
 
     Raises:
-        UserError: If there is none, it is something else, or another process has it open.
+        UserError: If there is no file, it is no store, or another process has it open.
     """
     with contextlib.closing(LocalStateStore.reopen(path)) as store:
         clients = store.client_ids()
@@ -294,7 +294,7 @@ def read_all(path: str | os.PathLike) -> tuple[list[str], dict[str, np.ndarray]]
 
 
 def _describe(variables: Sequence[VariableSpec]) -> str:
-    """Returns local variables as a store names them."""
+    """Returns the description of local variables in a store, as JSON."""
     return json.dumps([[v.name, list(v.shape), v.dtype.name] for v in variables])
 
 
@@ -303,25 +303,25 @@ def _texts(connection: sqlite3.Connection) -> list[str]:
 
 
 def _read_about(connection: sqlite3.Connection, variables: Sequence[VariableSpec]) -> list[str]:
-    """Returns the format and the variables of a store, once an empty file is made one."""
-    known = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    if not known:
+    """Returns the format and the variables of a store, after making its tables if needed."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    if not tables:
         for name, columns in _TABLES.items():
             connection.execute(f"CREATE TABLE {name} ({columns})")
         texts = [(_FORMAT,), (_describe(variables),)]
         connection.executemany("INSERT INTO about (text) VALUES (?)", texts)
-    return _texts(connection) if not known or known >= {*_TABLES} else []
+    return _texts(connection) if not tables or tables >= {*_TABLES} else []
 
 
 def _variables_of(path: str, about: Sequence[str]) -> list[VariableSpec]:
-    """Returns the variables that a store says it holds."""
+    """Returns the variables that the description in a store names."""
 
     def variable(name: str, shape: Sequence[int], dtype: str) -> VariableSpec:
-        known, sizes = tf.as_dtype(dtype), tuple(int(size) for size in shape)
-        is_number = np.dtype(known.as_numpy_dtype).kind != "O"
+        tf_dtype, sizes = tf.as_dtype(dtype), tuple(int(size) for size in shape)
+        is_number = np.dtype(tf_dtype.as_numpy_dtype).kind != "O"
         if not is_number or min(sizes, default=0) < 0 or math.prod(sizes) > _LARGEST:
             raise ValueError(f"no variable: {name} {shape} {dtype}")
-        return VariableSpec(name, name.split("/")[0], sizes, known, True, tf.zeros)
+        return VariableSpec(name, name.split("/")[0], sizes, tf_dtype, True, tf.zeros)
 
     try:
         _, described = about
@@ -339,7 +339,7 @@ def _check_variables(path: str, about: Sequence[str], variables: Sequence[Variab
         raise damaged(path)
     if about[1:] != [_describe(variables)]:
         ours, theirs = (
-            listed([f"{v.name} {[*v.shape]} {v.dtype.name}" for v in several])
+            join_words([f"{v.name} {[*v.shape]} {v.dtype.name}" for v in several])
             for several in (variables, _variables_of(path, about))
         )
         raise UserError(
@@ -350,13 +350,13 @@ def _check_variables(path: str, about: Sequence[str], variables: Sequence[Variab
 
 @contextlib.contextmanager
 def _explained(path: str) -> Iterator[None]:
-    """Turns SQLite's complaints into one line that names the file."""
+    """Turns SQLite's errors into one line that names the file."""
     try:
         yield
     # A name may hold half a surrogate pair, which no file can.
     except (sqlite3.Error, UnicodeError, OverflowError) as error:
-        for said, meaning in _MEANINGS.items():
-            if said in str(error):
+        for text, meaning in _MEANINGS.items():
+            if text in str(error):
                 raise UserError(f"local state store {path}: {meaning}.") from error
         if isinstance(error, sqlite3.ProgrammingError) or not isinstance(
             error, sqlite3.DatabaseError

@@ -1,4 +1,4 @@
-"""The test of a trained model: what it came to, and how its run's folder says so."""
+"""The results of a trained model's test, and their files in the run's folder."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fedpersonal import runtime
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.sources import fingerprint
 from fedpersonal.errors import TrainingError, UserError
+from fedpersonal.evaluation.baselines import Baseline, client_columns, overall_metrics
 from fedpersonal.evaluation.client_metrics import ClientMetric, lower_is_better
-from fedpersonal.evaluation.guess import Guess, columns, overall
 from fedpersonal.runs.record import ROUND, TRAINING_DATA
 
 if TYPE_CHECKING:  # Tasks read their flags before TensorFlow is imported.
@@ -26,21 +26,21 @@ if TYPE_CHECKING:  # Tasks read their flags before TensorFlow is imported.
     from fedpersonal.runs.folder import RunFolder
     from fedpersonal.training.trained import TrainedModel
 
-# Both directions of what crosses, by the names that summaries give them.
+# Direction in `boundary.json` to the entry of `summary.json`.
 _BYTES = {"broadcast": "broadcast_bytes_per_client", "aggregate": "aggregated_bytes_per_client"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TestReport:
-    """What the test of a trained model came to.
+class EvaluationReport:
+    """The results of a trained model's test.
 
     Attributes:
-        results: Of the test clients.
+        results: The results of the test clients.
         metrics: Further metrics over all clients.
-        columns: Further columns of a value for each client, those of metrics NaN where a client
-            does not count.
+        columns: Further columns with a value for each client; a metric is NaN for clients that do
+            not count in it.
         description: Further entries of the summary.
-        further: Further entries of the summary's `test`, beside metrics.
+        further: Further entries of the summary's `test` that are no metrics.
     """
 
     results: ClientResults
@@ -52,31 +52,31 @@ class TestReport:
 
 def report_run(
     run_folder: RunFolder,
-    report: TestReport,
+    report: EvaluationReport,
     *,
     description: Mapping[str, Any],
-    guesses: Mapping[str, Guess],
+    baselines: Mapping[str, Baseline],
     recommendations: Recommendations | None = None,
 ) -> dict[str, Any]:
     """Writes the test clients' results, pictures, and the summary, which it returns.
 
     Args:
-        run_folder: The run's folder, with its metrics, if it had rounds, and what crossed.
-        report: Of the test clients.
-        description: First entries of the summary; `method` and `rounds` are among them.
-        guesses: What the results must beat, on the same examples.
-        recommendations: What the model recommends to some test clients, if it does.
+        run_folder: The run's folder, with `boundary.json` and, if there are rounds, `metrics.csv`.
+        report: The results of the test clients.
+        description: The first entries of the summary, with `method` and `rounds`.
+        baselines: Baselines that the results must beat, on the same examples.
+        recommendations: The model's recommendations to some test clients, or None.
 
     Raises:
         TrainingError: If the test loss is not finite.
     """
-    # What draws is imported when all else is done.
+    # Imported here, because plotting is slow to import.
     from fedpersonal.report.page import write_report
 
     has_rounds = run_folder.metrics_csv.exists()
     seconds = run_folder.metrics["seconds"] if has_rounds else np.zeros(1)
     try:
-        test = write_test(run_folder, report, guesses, rounds=description["rounds"])
+        test = write_test(run_folder, report, baselines, rounds=description["rounds"])
     except TrainingError as error:
         write_report(run_folder.path, failure=str(error))
         raise
@@ -104,30 +104,34 @@ def report_run(
 
 
 def write_test(
-    run_folder: RunFolder, report: TestReport, guesses: Mapping[str, Guess], *, rounds: int
+    run_folder: RunFolder,
+    report: EvaluationReport,
+    baselines: Mapping[str, Baseline],
+    *,
+    rounds: int,
 ) -> dict[str, Any]:
     """Writes the test clients' results, and returns the summary's entry `test`.
 
     Args:
         run_folder: The run's folder.
-        report: Of the test clients.
-        guesses: As of `report_run`.
+        report: The results of the test clients.
+        baselines: As in `report_run`.
         rounds: The round whose model was tested.
 
     Raises:
         TrainingError: If the loss is not finite; nothing is written then.
     """
-    test = {**summarize(report), "guesses": overall(guesses)}
-    found = {**report.results.per_client(), **report.columns, **columns(guesses)}
-    run_folder.write_per_client({**found, ROUND: rounds})
+    test = {**summarize(report), "guesses": overall_metrics(baselines)}
+    per_client = {**report.results.per_client(), **report.columns, **client_columns(baselines)}
+    run_folder.write_per_client({**per_client, ROUND: rounds})
     return test
 
 
-def summarize(report: TestReport) -> dict[str, Any]:
-    """Returns what a test came to.
+def summarize(report: EvaluationReport) -> dict[str, Any]:
+    """Returns the metrics and counts of a test, for a summary.
 
     Raises:
-        TrainingError: If the loss is not finite, or nobody has one.
+        TrainingError: If the loss is not finite, or no client has a query set.
     """
     results = report.results
     metrics = {**results.overall(), **report.metrics}
@@ -148,9 +152,9 @@ def test_summary(
     """Returns metrics after and before personalisation, counts, and the spread over clients.
 
     Args:
-        results: Of the clients.
-        overall: The metrics over all of them; those in which no client counts are left out.
-        columns: Of metrics that are not in `results`, each client's, NaN where it does not count.
+        results: The results of the clients.
+        overall: The metrics over all clients; those in which no client counts are left out.
+        columns: Columns of metrics that are not in `results`, NaN for clients that do not count.
     """
     has_query = results.num_examples > 0
     counting = results.num_clients_of()
@@ -160,12 +164,12 @@ def test_summary(
     num_clients = int(has_query.sum())
     counting = {name: counting.get(name, num_clients) for name in {**overall, **counting}}
 
-    def counted(metrics: Mapping[str, float]) -> dict[str, float]:
+    def with_clients(metrics: Mapping[str, float]) -> dict[str, float]:
         return {name: value for name, value in metrics.items() if counting[name]}
 
     return {
-        **counted(overall),
-        "before": counted(results.overall_before()),
+        **with_clients(overall),
+        "before": with_clients(results.overall_before()),
         "num_clients": num_clients,
         "num_clients_without_query": int((~has_query).sum()),
         "num_clients_of": {name: n for name, n in counting.items() if n != num_clients},
@@ -174,28 +178,28 @@ def test_summary(
     }
 
 
-def hash_labels(query: ClientDataset, **how: int) -> str:
-    """Returns what tells test examples from others; `how` says how they were chosen of these."""
+def hash_labels(query: ClientDataset, **selection: int) -> str:
+    """Returns a hash that identifies test examples, and the options that select them."""
     columns = {name: getattr(query, name) for name in ("client_ids", "offsets", "labels")}
-    return fingerprint({**columns, **{name: np.array(value) for name, value in how.items()}})
+    return fingerprint({**columns, **{name: np.array(value) for name, value in selection.items()}})
 
 
 def report_program(
     path: str | os.PathLike,
     trained: TrainedModel,
-    report: TestReport,
-    guess: Mapping[str, np.ndarray],
+    report: EvaluationReport,
+    baseline: Mapping[str, np.ndarray],
 ) -> None:
-    """Writes what the test of a program's model came to into the folder of its run.
+    """Writes the test results of a program's model to the folder of its run.
 
     Args:
         path: The folder.
         trained: The model.
-        report: Of the test clients.
-        guess: Metric's name to each client's value by a guess that trains no model.
+        report: The results of the test clients.
+        baseline: Metric's name to each client's value of a baseline; empty for no baseline.
 
     Raises:
-        UserError: If it is not the folder of this model's run, or that of a command's.
+        UserError: If it is not the folder of this model's run, or if it is that of a command.
         TrainingError: If the test loss is not finite.
     """
     from fedpersonal.runs.folder import RunFolder
@@ -208,7 +212,7 @@ def report_program(
     if saved.weights.keys() != weights.keys() or not all(
         np.array_equal(value, weights[name]) for name, value in saved.weights.items()
     ):
-        raise UserError(f"{path} holds another model: give the folder that `fit` was given.")
+        raise UserError(f"{path} holds another model: pass the folder that was passed to `fit`.")
     about = saved.about
     with RunFolder.open(path, config["options"]) as folder:
         report_run(
@@ -222,30 +226,31 @@ def report_program(
                 **({"privacy": about["privacy"]} if about.get("privacy") else {}),
                 **report.description,
             },
-            guesses={"the guess": _score(report.results, guess)} if guess else {},
+            baselines={"the guess": _score(report.results, baseline)} if baseline else {},
         )
 
 
-def _score(results: ClientResults, guess: Mapping[str, np.ndarray]) -> Guess:
-    """Returns a guess of which clients' values are known.
+def _score(results: ClientResults, baseline: Mapping[str, np.ndarray]) -> Baseline:
+    """Returns a baseline from its values for each client.
 
-    What it comes to over all is known of metrics that clients' examples, or clients, add up to.
+    Its overall metrics are those that are means over examples or over clients.
     """
-    table = pd.DataFrame({**results.per_client(), **{f"{n} guess": v for n, v in guess.items()}})
+    columns = {f"{name} baseline": values for name, values in baseline.items()}
+    table = pd.DataFrame({**results.per_client(), **columns})
     table, metrics = table[table["num_examples"] > 0], {}
     for name, value in results.overall().items():
-        for weights in ("num_examples", None) if name in guess else ():
-            metric = ClientMetric.of(name, f"{name}_after", weights)
+        for weights in ("num_examples", None) if name in baseline else ():
+            metric = ClientMetric.for_metric(name, f"{name}_after", weights)
             if name not in metrics and np.isclose(metric.overall(table), value, rtol=1e-5):
-                own = dataclasses.replace(metric, column=f"{name} guess")
-                metrics[name] = own.overall(table)
-    return Guess(metrics, guess)
+                of_baseline = dataclasses.replace(metric, column=f"{name} baseline")
+                metrics[name] = of_baseline.overall(table)
+    return Baseline(metrics, baseline)
 
 
 def _bytes_per_client(run_folder: RunFolder) -> dict[str, int | None]:
-    """Returns what a client receives and sends in a round, None where a size is not known."""
-    found: dict[str, int | None] = {}
+    """Returns the bytes that a client receives and sends in a round; None for unknown sizes."""
+    num_bytes: dict[str, int | None] = {}
     for direction, name in _BYTES.items():
         sizes = [one["num_bytes"] for one in run_folder.boundary if one["direction"] == direction]
-        found[name] = None if None in sizes else sum(sizes)
-    return found
+        num_bytes[name] = None if None in sizes else sum(sizes)
+    return num_bytes

@@ -1,4 +1,4 @@
-"""Validation over the rounds of a run: which round was best, and how far the last is from it."""
+"""Validation over the rounds of a run: the best round, and the last round compared with it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedpersonal.errors import counted
+from fedpersonal.errors import with_count
 from fedpersonal.evaluation.client_metrics import find_metrics, lower_is_better, main_metric
 
 _PREFIX = "eval/"
@@ -55,20 +55,20 @@ class BestRound:
         return start + end
 
 
-def passes_sentence(found: Mapping[str, Any]) -> str:
-    """Returns a sentence on how many passes validated best.
+def passes_sentence(choice: Mapping[str, Any]) -> str:
+    """Returns a sentence on the number of passes that validated best.
 
     Args:
-        found: The number of `epochs`, the `metric`, and its value in `validation` by the number of
-            passes that were tried, a text.
+        choice: The number of `epochs`, the `metric`, and its value in `validation` for each number
+            of passes that was tried, as a text.
     """
-    values = ", ".join(f"{value:.4f} with {n}" for n, value in found["validation"].items())
-    passes = counted(found["epochs"], "passes")
-    return f"each client trains alone, in {passes}: validation {found['metric']} is {values}"
+    values = ", ".join(f"{value:.4f} with {n}" for n, value in choice["validation"].items())
+    passes = with_count(choice["epochs"], "passes")
+    return f"each client trains alone, in {passes}: validation {choice['metric']} is {values}"
 
 
 def is_passes(value: Any) -> bool:
-    """Tells whether a value is what `passes_sentence` takes."""
+    """Reports whether a value is an argument of `passes_sentence`."""
     if not isinstance(value, dict) or not isinstance(value.get("validation"), dict):
         return False
     numbers = [value.get("epochs"), *value["validation"].values()]
@@ -79,11 +79,12 @@ def find_best_round(rounds: pd.DataFrame, metrics: Sequence[str] = ()) -> BestRo
     """Finds the round of a run that validated best.
 
     Args:
-        rounds: `metrics.csv`, a row a round.
-        metrics: The metrics that a run is judged by, the first first; of others the usual ones.
+        rounds: `metrics.csv`, with a row for each round.
+        metrics: The main metrics of the run, in order of preference; the default metrics otherwise.
 
     Returns:
-        The round; None if fewer than two rounds were validated by a metric of a known direction.
+        The round; None if fewer than two rounds were validated by a metric for which it is defined
+        whether lower or higher is better.
     """
     columns = [str(name) for name in rounds if str(name).startswith(_PREFIX)]
     names = [name[len(_PREFIX) :] for name in columns if rounds[name].notna().sum() > 1]

@@ -1,4 +1,4 @@
-"""Where TFF's computations run; TensorFlow Federated is loaded when one is chosen."""
+"""Runtimes of TFF's computations; TensorFlow Federated is loaded when one is chosen."""
 
 from fedpersonal.runtime.choose import (
     RUNTIMES,

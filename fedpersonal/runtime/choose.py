@@ -1,4 +1,4 @@
-"""The choice of a runtime: one TFF context for the whole program, on what this machine has."""
+"""The choice of a runtime: one TFF context for the whole program."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _cluster: RayContext | None = None
 
 
 def check_runtime(name: str) -> None:
-    """Raises an error if a runtime is not known or not installed; loads nothing."""
+    """Raises an error if a runtime is unknown or not installed; loads nothing."""
     check_choice("use_runtime", "name", name, RUNTIMES)
     if name == "ray" and importlib.util.find_spec("ray") is None:
-        how = "`make cluster_install`" if sys.version_info >= (3, 10) else "Python 3.10 or later"
-        raise UserError(f"The runtime ray needs Ray, which is not installed here; it takes {how}.")
+        way = "`make cluster_install`" if sys.version_info >= (3, 10) else "Python 3.10 or later"
+        raise UserError(f"The runtime ray needs Ray, which is not installed here; it needs {way}.")
     if name == "tff" and importlib.util.find_spec("tensorflow_federated") is None:
         raise UserError(
-            "The runtime tff needs TensorFlow Federated, which is not installed here; it takes "
+            "The runtime tff needs TensorFlow Federated, which is not installed here; it needs "
             "Python 3.9 to 3.11 on Linux and x86-64."
         )
 
@@ -40,23 +40,23 @@ def check_runtime(name: str) -> None:
 def use_runtime(
     name: str = "local", *, compile: bool = True, ray_address: str | None = None
 ) -> None:
-    """Sets where TFF's computations run from now on, in all threads.
+    """Sets the runtime of all following TFF computations, in all threads.
 
     Args:
         name: `local`, in this process; `ray`, with the shards of a cohort on a Ray cluster; or
-            `tff`, in TFF's own C++ program. Whoever reaches the port of that program, which listens
-            on every network interface, can run code as this user.
-        compile: Whether XLA compiles what clients do, where that seems worth it. In the local
-            runtime and on Ray.
-        ray_address: Where the Ray cluster is, as `host:port`, or `auto` for the one of this
-            machine; None to start a Ray for this program alone.
+            `tff`, in TFF's C++ program. That program listens on every network interface, and
+            anyone who reaches its port can run code as this user.
+        compile: Whether XLA compiles the clients' computations, if that seems worth it. Only in the
+            local runtime and on Ray.
+        ray_address: The address of the Ray cluster, as `host:port`, or `auto` for that of this
+            machine; None to start Ray for this program only.
 
     Raises:
-        UserError: If there is no such runtime, or the cluster cannot be used.
+        UserError: If the runtime is unknown, or the cluster cannot be used.
 
     Examples:
         >>> fp.use_runtime("ray", ray_address="auto")  # doctest: +SKIP
-        >>> fp.use_runtime("local", compile=False)  # Small models then begin sooner.
+        >>> fp.use_runtime("local", compile=False)  # Small models start sooner.
         >>> fp.runtime.describe_runtime()
         'local'
     """
@@ -84,7 +84,7 @@ def use_runtime(
 
 
 def describe_runtime() -> str:
-    """Returns the name of the runtime that was chosen, and whether it has compiled anything."""
+    """Returns the name of the chosen runtime, and whether it has compiled a computation."""
     from fedpersonal import tff
 
     context = tff.get_context_stack().current
@@ -92,16 +92,16 @@ def describe_runtime() -> str:
 
 
 def num_processors() -> int:
-    """Returns how many processors the runtime has: a cluster's, if one was chosen, or our own."""
+    """Returns the number of processors of the chosen cluster, or of this process."""
     return count_processors() if _cluster is None else _cluster.num_processors
 
 
 @contextlib.contextmanager
 def quick_imports() -> Iterator[None]:
-    """Imports TensorFlow and what stands on it, within a `with` statement, in a quarter less time.
+    """Makes imports of TensorFlow within a `with` statement a quarter faster.
 
-    Python looks for garbage again and again while modules make a million objects, and all of them
-    stay: it need not look meanwhile. Where TensorFlow is there already, nothing is changed.
+    It disables the garbage collector, because modules create a million objects that all stay. If
+    TensorFlow is imported already, it changes nothing.
     """
     if "tensorflow" in sys.modules or not gc.isenabled():
         yield
@@ -114,10 +114,10 @@ def quick_imports() -> Iterator[None]:
 
 
 def peak_rss_mb() -> float:
-    """Highest resident memory of this process so far, in MiB."""
+    """Returns the peak resident memory of this process so far, in MiB."""
     try:
         status = _STATUS.read_text(encoding="ascii", errors="replace")
         return next(int(line.split()[1]) for line in status.split("\n") if "VmHWM:" in line) / 1024
-    except (OSError, StopIteration):  # Outside of Linux; what has started this process may count.
+    except (OSError, StopIteration):  # On other systems than Linux; may include the parent process.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / (2**20 if sys.platform == "darwin" else 1024)

@@ -1,7 +1,7 @@
 """A TFF context inside this Python process: the default of all threads, once this is imported.
 
-No child process, no port, no serialisation: values go from one part of a computation to the next
-as they are. TFF's own default would start a program that listens on a port.
+It needs no child process, no port and no serialisation: the parts of a computation exchange values
+in memory. TFF's default context would start a program that listens on a port.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from fedpersonal.errors import UserError
 from fedpersonal.runtime.interpreter import Interpreter, MapShards
 from fedpersonal.runtime.processors import shard_threads
 
-_has_run = False  # TensorFlow, in sessions of ours;
-_lacks_threads = False  # it had before this process was forked.
+_has_run = False  # Whether TensorFlow has run in sessions of this module.
+_lacks_threads = False  # Whether this process was forked after TensorFlow had run.
 
 
 class LocalContext(tff.SyncContext):
     """Runs TFF computations in this process.
 
-    Results are those of TFF's own runtime: shards' values are added up in their order, by the same
-    TensorFlow operations.
+    Results equal those of TFF's runtime: the same TensorFlow operations add shards' values in the
+    same order.
     """
 
     def __init__(self, *, compile: bool = True):
-        """Makes the context.
+        """Creates the context.
 
         Args:
-            compile: Whether XLA compiles what shards run, where that seems worth it.
+            compile: Whether XLA compiles the shards' graphs, if that seems worth it.
         """
         self._compile = compile
-        # By `id`: a computation's hash is that of all its graphs, computed anew each time.
+        # Keys are `id`s, because the hash of a computation is computed anew from all its graphs.
         self._interpreters: dict[int, Interpreter] = {}
 
     @property
     def is_compiled(self) -> bool:
-        """Whether XLA compiles a part of a computation that was run and still exists."""
+        """Whether XLA compiles a part of any computation that has run and still exists."""
         return any(one.is_compiled for one in self._interpreters.values())
 
     def invoke(self, comp: tff.Computation, arg: Any) -> Any:
         """Runs a computation on an argument and returns its result.
 
         Raises:
-            UserError: If it has a part that this class does not know, or this process was forked
+            UserError: If the computation has an unsupported part, or this process was forked
                 after TensorFlow had run.
         """
         global _has_run
@@ -60,22 +60,21 @@ class LocalContext(tff.SyncContext):
         _has_run = True
         if id(comp) not in self._interpreters:
             self._interpreters[id(comp)] = Interpreter(comp, compile=self._compile)
-            # The computation may outlive this context, and must not hold what the context has made.
+            # The computation may outlive this context, and must not keep the interpreter alive.
             weakref.finalize(comp, _forget, weakref.ref(self), id(comp)).atexit = False
         with self._mapping() as map_shards:
             return self._interpreters[id(comp)](arg, map_shards)
 
     @contextlib.contextmanager
     def _mapping(self) -> Iterator[MapShards]:
-        """Gives what applies a function to each shard, within a `with` statement: threads here."""
-        # A single shard, too: the main thread can be interrupted while it waits, not while it
-        # computes.
+        """Yields a function that applies a function to each shard; here, in threads."""
+        # Threads run single shards, too: the main thread can be interrupted only while it waits.
         with shard_threads() as threads:
             yield threads.map
 
 
 def _forget(context: weakref.ref[LocalContext], key: int) -> None:
-    """Drops what a context has made of a computation that is gone."""
+    """Removes the interpreter of a deleted computation from a context."""
     alive = context()
     if alive is not None:
         alive._interpreters.pop(key, None)
@@ -84,7 +83,7 @@ def _forget(context: weakref.ref[LocalContext], key: int) -> None:
 def check_not_forked() -> None:
     """Raises a UserError in a fork of a process in which TensorFlow had run.
 
-    A fork lacks the threads of TensorFlow, and would wait for them without end.
+    A fork lacks the threads of TensorFlow, and would wait for them forever.
     """
     if _lacks_threads:
         raise UserError(
@@ -100,42 +99,44 @@ def _note_fork() -> None:
 
 
 def set_default_context(context: tff.SyncContext) -> None:
-    """Sets TFF's default context, of all threads.
+    """Sets TFF's default context in all threads.
 
-    A context that a program installs or sets later comes first, as always in TFF.
+    A context that a program installs or sets later takes precedence, as always in TFF.
     """
     stack = tff.get_context_stack()
     kind = type(stack)
-    if "_of_all_threads" not in vars(kind):
-        stack.__class__ = type(kind.__name__, (_OfAllThreads, kind), {"_of_all_threads": None})
+    if "_shared_default" not in vars(kind):
+        stack.__class__ = type(
+            kind.__name__, (_SharedDefaultStack, kind), {"_shared_default": None}
+        )
     stack.set_default_context(context)
 
 
-class _OfAllThreads:
-    """TFF's stack of contexts is one for each thread; with this its default is that of all."""
+class _SharedDefaultStack:
+    """TFF's stack of contexts, one for each thread, with a default that all threads share."""
 
     def set_default_context(self, context: Any) -> None:
         super().set_default_context(context)  # type: ignore[misc]
-        type(self)._of_all_threads = context  # type: ignore[attr-defined]
+        type(self)._shared_default = context  # type: ignore[attr-defined]
 
     @property
     def current(self) -> Any:
-        self._stack[0] = self._of_all_threads  # type: ignore[attr-defined]
+        self._stack[0] = self._shared_default  # type: ignore[attr-defined]
         return super().current  # type: ignore[misc]
 
 
 _NOTICE = (
-    "TFF's own runtime listens on every network interface and asks nobody who they are: others on "
-    "this machine and its network can run code as you while this program runs."
+    "TFF's runtime listens on every network interface without authentication: others on this "
+    "machine and its network can run code as you while this program runs."
 )
 _CHILD = "worker_binary"
 
 
 def make_stock_context() -> tff.SyncContext:
-    """Returns TFF's own context, and tells on stderr what it opens.
+    """Returns TFF's context, and prints a notice about its open port to stderr.
 
-    Its C++ program begins with the first computation, and ends with this process unless that is
-    killed.
+    The C++ program starts with the first computation, and ends with this process, unless this
+    process is killed.
     """
     from fedpersonal.tff import stock
 
@@ -145,7 +146,7 @@ def make_stock_context() -> tff.SyncContext:
 
 
 def _end(process: int) -> None:
-    """Ends TFF's children of this process, before TFF tries to: its own way comes too late."""
+    """Ends TFF's child processes of this process, because TFF ends them too late."""
     if os.getpid() != process:  # A fork.
         return
     for child in psutil.Process().children():

@@ -1,4 +1,4 @@
-"""Runs TFF's building blocks: a computation's own parts, one after another, in this process."""
+"""An interpreter of TFF's building blocks, which run one after another in this process."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ import numpy as np
 
 from fedpersonal import tff
 from fedpersonal.runtime.graphs import Graph, unsupported
-from fedpersonal.runtime.values import AllEqual, Shards, deliverer, ingester, num_shards
+from fedpersonal.runtime.values import AllEqual, Shards, build_deliverer, build_ingester, num_shards
 
 Scope = Mapping[str, Any]
 MapShards = Callable[[Callable[..., Any], Shards], Iterable[Any]]
 
 
 class Interpreter:
-    """Runs one computation's building blocks, one after another, any number of times."""
+    """Runs the building blocks of one computation, any number of times."""
 
     def __init__(self, computation: tff.Computation, *, compile: bool):
-        """Takes the computation apart and imports its graphs.
+        """Decomposes the computation and imports its graphs.
 
         Args:
             computation: The computation.
-            compile: Whether XLA compiles what shards run, where that seems worth it.
+            compile: Whether XLA compiles the shards' graphs, if that seems worth it.
 
         Raises:
-            UserError: If the computation has a part that this class does not know.
+            UserError: If the computation has an unsupported part.
         """
         block = computation.to_building_block()
         intrinsics = (b for b in blocks_in(block) if isinstance(b, tff.Intrinsic))
-        if any(part.uri not in _KNOWN_URIS for part in intrinsics):
+        if any(part.uri not in _SUPPORTED_URIS for part in intrinsics):
             from fedpersonal.tff import stock
 
             block, _ = stock.replace_intrinsics_with_bodies(block)
         self._root = tff.to_call_dominant(block)
         self._parameter = computation.type_signature.parameter
         if self._parameter is not None:
-            self._ingest = ingester(self._parameter)
-        self._deliver = deliverer(computation.type_signature.result)
+            self._ingest = build_ingester(self._parameter)
+        self._deliver = build_deliverer(computation.type_signature.result)
         _check(self._root)
-        of_shards = _mapped_graphs(self._root)
+        shard_graphs = _mapped_graphs(self._root)
         self._graphs = {
-            id(part): Graph(part, compile=compile and id(part) in of_shards)
+            id(part): Graph(part, compile=compile and id(part) in shard_graphs)
             for part in graphs_in(self._root)
         }
 
     @property
     def is_compiled(self) -> bool:
-        """Whether XLA compiles a part of it."""
+        """Whether XLA compiles a part of the computation."""
         return any(graph.compiled for graph in self._graphs.values())
 
     def __call__(self, argument: Any, map_shards: MapShards) -> Any:
         """Runs the computation.
 
         Args:
-            argument: Its argument, as TFF takes it; its result is as TFF returns it.
-            map_shards: Applies a function, a `Graph` or a `Function`, to each value at CLIENTS.
+            argument: The argument in TFF's form; the result is in TFF's form, too.
+            map_shards: Applies a `Graph` or a `Function` to each value at CLIENTS.
         """
         if self._parameter is None:
             return self._deliver(_Run(self._graphs, map_shards, 0).evaluate(self._root, {})())
@@ -66,7 +66,7 @@ class Interpreter:
 
 
 class Function:
-    """A `tff.framework.Lambda` where names have the values of a scope."""
+    """A callable `tff.framework.Lambda` with a scope of names."""
 
     def __init__(self, run: _Run, block: tff.Lambda, scope: Scope):
         self._run = run
@@ -75,21 +75,21 @@ class Function:
 
     def __call__(self, *argument: Any) -> Any:
         """Calls the function."""
-        named = {self.block.parameter_name: argument[0]} if argument else {}
-        return self._run.evaluate(self.block.result, {**self.scope, **named})
+        parameters = {self.block.parameter_name: argument[0]} if argument else {}
+        return self._run.evaluate(self.block.result, {**self.scope, **parameters})
 
     @property
     def graphs(self) -> list[Graph]:
-        """The graphs that it calls, in the order of `graphs_in`."""
+        """The graphs that the function calls, in the order of `graphs_in`."""
         return [self._run.graphs[id(part)] for part in graphs_in(self.block)]
 
 
 def load_function(proto: bytes, *, compile: bool) -> Callable[..., Any]:
-    """Returns a function of the elements of a shard's value from its serialized building block.
+    """Returns a function of the elements of a shard's value from a serialised building block.
 
     Args:
-        proto: The building block, of a graph or of a function that calls graphs.
-        compile: Whether XLA compiles its graphs, where that seems worth it.
+        proto: The building block of a graph, or of a function that calls graphs.
+        compile: Whether XLA compiles the graphs, if that seems worth it.
     """
     block = tff.ComputationBuildingBlock.from_proto(tff.ComputationProto.FromString(proto))
     graphs = {id(part): Graph(part, compile=compile) for part in graphs_in(block)}
@@ -107,7 +107,7 @@ class _Run:
         self._num_shards = num_shards
 
     def evaluate(self, block: tff.ComputationBuildingBlock, scope: Scope) -> Any:
-        """Returns a building block's value where names have the values of a scope."""
+        """Returns a building block's value in a scope of names."""
         return _EVALUATE[type(block)](self, block, scope)
 
     def _reference(self, block: tff.Reference, scope: Scope) -> Any:
@@ -173,21 +173,21 @@ class _Run:
         return Shards(map(list, zip(*map(self._as_shards, values))))
 
     def _aggregate(self, argument: Sequence[Any]) -> Any:
-        """Adds shards up in their order, as TFF's own executors do."""
+        """Adds shards in their order, as TFF's executors do."""
         values, total, accumulate, _, report = argument
         for value in self._as_shards(values):
             total = accumulate([total, value])
         return report(total)
 
     def _sum(self, values: Any, result_type: tff.FederatedType) -> Any:
-        """Adds shards up in their order, as TFF's own graphs of a sum do, which take longer."""
+        """Adds shards in their order, like TFF's graphs of a sum, but faster."""
         total, *others = self._as_shards(values) or [_zeros(result_type.member)]
         if others:
-            total = _added(total, others.pop(0))
+            total = _sum_arrays(total, others.pop(0))
         return functools.reduce(_add_to, others, total)
 
     def _as_shards(self, values: Any) -> Shards:
-        return values.of(self._num_shards) if isinstance(values, AllEqual) else values
+        return values.to_shards(self._num_shards) if isinstance(values, AllEqual) else values
 
 
 _INTRINSICS: Mapping[str, Callable[..., Any]] = {
@@ -203,7 +203,7 @@ _INTRINSICS: Mapping[str, Callable[..., Any]] = {
     "federated_zip_at_clients": _Run._zip_at_clients,
     "federated_zip_at_server": _Run._at_server,
 }
-_KNOWN_URIS = {*_INTRINSICS, "federated_sum"}
+_SUPPORTED_URIS = {*_INTRINSICS, "federated_sum"}
 _EVALUATE: Mapping[type, Callable[..., Any]] = {
     tff.Block: _Run._block,
     tff.Call: _Run._call,
@@ -217,17 +217,17 @@ _EVALUATE: Mapping[type, Callable[..., Any]] = {
 
 
 def blocks_in(block: tff.ComputationBuildingBlock) -> list[Any]:
-    """Returns a building block and all that are within it."""
-    found = [block]
+    """Returns a building block and all blocks within it."""
+    blocks = [block]
     for child in block.children():
-        found.extend(blocks_in(child))
-    return found
+        blocks.extend(blocks_in(child))
+    return blocks
 
 
 def graphs_in(
     block: tff.ComputationBuildingBlock,
 ) -> list[tff.CompiledComputation]:
-    """Returns the graphs within a building block, which may be one itself, in a fixed order."""
+    """Returns the graphs within a building block, itself included, in a fixed order."""
     return [p for p in blocks_in(block) if isinstance(p, tff.CompiledComputation)]
 
 
@@ -237,11 +237,11 @@ def _zeros(type_spec: tff.Type) -> Any:
     return np.zeros(type_spec.shape, type_spec.dtype)
 
 
-def _added(value: Any, other: Any) -> Any:
-    """Returns the sum of two values in arrays of its own."""
+def _sum_arrays(value: Any, other: Any) -> Any:
+    """Returns the sum of two values in newly allocated arrays."""
     if isinstance(value, list):
-        return list(map(_added, value, other))
-    # TensorFlow copies arrays whose memory does not begin at a multiple of 64.
+        return list(map(_sum_arrays, value, other))
+    # TensorFlow copies arrays whose memory does not start at a multiple of 64.
     array = np.asarray(value)
     memory = np.empty(array.nbytes + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -257,19 +257,19 @@ def _add_to(total: Any, value: Any) -> Any:
 
 
 def _mapped_graphs(root: tff.ComputationBuildingBlock) -> set[int]:
-    """Returns the graphs that shards run, by `id`."""
-    found: set[int] = set()
+    """Returns the `id`s of the graphs that shards run."""
+    ids: set[int] = set()
     for part in blocks_in(root):
         if isinstance(part, tff.Call) and isinstance(part.function, tff.Intrinsic):
             if part.function.uri == "federated_map":
-                found.update(map(id, graphs_in(part.argument[0])))
-    return found
+                ids.update(map(id, graphs_in(part.argument[0])))
+    return ids
 
 
 def _check(root: tff.ComputationBuildingBlock) -> None:
     for part in blocks_in(root):
         if isinstance(part, tff.Intrinsic):
-            if part.uri not in _KNOWN_URIS:
+            if part.uri not in _SUPPORTED_URIS:
                 raise unsupported(f"A computation calls tff.{part.uri}")
         elif type(part) not in _EVALUATE:
             raise unsupported(f"A computation has a part of the kind {type(part).__name__}")

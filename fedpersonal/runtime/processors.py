@@ -1,4 +1,4 @@
-"""The processors of this process, and the threads in which they compute shards."""
+"""The number of processors of this process, and the threads that compute shards."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _CGROUP = pathlib.Path("/sys/fs/cgroup")
 
 
 def count_processors() -> int:
-    """Returns how many processors this process has, by its affinity and its container's quota."""
-    is_known = hasattr(os, "sched_getaffinity")
-    processors = len(os.sched_getaffinity(0)) if is_known else os.cpu_count() or 1
+    """Returns the number of processors, by this process' affinity and its container's quota."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    processors = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     return max(1, min(processors, math.ceil(_quota() or processors)))
 
 
 def _quota() -> float | None:
-    """Returns how many processors' time the container has (cgroup 2 or 1); None for all."""
+    """Returns the container's quota in processors (cgroup 2 or 1); None for no quota."""
     try:
         quota, period = _CGROUP.joinpath("cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -36,26 +36,26 @@ def _quota() -> float | None:
         return None
 
 
-class _Kept(threading.local):
-    """The threads that a thread's `with` statement keeps."""
+class _ThreadLocal(threading.local):
+    """The thread pool of a thread's `with` statement."""
 
     pool: ThreadPoolExecutor | None = None
 
 
-_kept = _Kept()
+_local = _ThreadLocal()
 
 
 @contextlib.contextmanager
 def shard_threads() -> Iterator[ThreadPoolExecutor]:
-    """Gives threads for shards, one a processor, within a `with` statement.
+    """Yields a pool of threads for shards, one thread a processor, for a `with` statement.
 
-    Those of an enclosing `with` statement are used again: to start threads takes as long as a tenth
-    of a quick round.
+    An inner `with` statement reuses the pool of an outer one, because starting threads takes as
+    long as a tenth of a fast round.
     """
-    if _kept.pool is not None:
-        yield _kept.pool
+    if _local.pool is not None:
+        yield _local.pool
         return
-    _kept.pool = pool = ThreadPoolExecutor(count_processors())
+    _local.pool = pool = ThreadPoolExecutor(count_processors())
     try:
         yield pool
     except BaseException:  # Ctrl-C does not wait for shards.
@@ -64,4 +64,4 @@ def shard_threads() -> Iterator[ThreadPoolExecutor]:
     else:
         pool.shutdown()
     finally:
-        _kept.pool = None
+        _local.pool = None

@@ -1,4 +1,4 @@
-"""A Ray cluster, or a Ray of this program's own, and the tasks that it runs."""
+"""A Ray cluster, or a local Ray of this program, and the tasks that it runs."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from fedpersonal.runtime.values import Shards
 if TYPE_CHECKING:
     import ray
 
-# Ray's switch, named after its first use, and read when Ray is imported: 0 makes it listen on the
-# loopback device alone.
+# An environment variable that Ray reads when it is imported: 0 makes it listen on the loopback
+# device only.
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-# The path of a socket has at most 107 bytes, of which Ray's session and our own names take 84.
-_LONGEST_FOLDER = 23
-_SECONDS_OF_A_LOOK = 10.0
-# Of a task whose process or machine is lost; one that crashes its process each time must end.
+# The path of a socket has at most 107 bytes, of which the names of Ray and of this module take 84.
+_MAX_FOLDER_LENGTH = 23
+_WAIT_SECONDS = 10.0
+# Retries after the loss of a process or machine; finite, because a task may crash each process.
 _RETRIES = 10
-# A smaller part of an argument goes with the call; a larger one travels once a machine.
+# A smaller part of an argument is sent with the call; a larger one once to each machine.
 _SMALL = 2**14
 
 _functions: dict[str, Callable[..., Any]] = {}
@@ -47,14 +47,14 @@ _functions: dict[str, Callable[..., Any]] = {}
 def run_function(
     key: str, function: tuple[bytes, bool], environment: Mapping[str, str], *elements: Any
 ) -> Any:
-    """Applies a function to a shard's value; it runs in a process of Ray's.
+    """Applies a function to a shard's value; runs in a process of Ray.
 
     Args:
-        key: What tells the function from others: it is loaded once a process.
+        key: The key of the function, which each process loads once.
         function: The function, as arguments of `interpreter.load_function`.
         environment: The coordinator's environment variables that TensorFlow reads.
-        *elements: The elements of the value if that is a struct, else itself. Ray puts them here
-            from wherever they are.
+        *elements: The elements of the value if it is a struct, else the value. Ray resolves
+            references to them.
     """
     if key not in _functions:
         os.environ.update(environment)
@@ -67,35 +67,35 @@ def run_function(
 
 
 def as_arrays(value: Any) -> Any:
-    """Returns a tree of arrays and tensors as one of arrays."""
+    """Converts a tree of arrays and tensors to a tree of arrays."""
     if isinstance(value, list):
         return [as_arrays(part) for part in value]
     return value if isinstance(value, bytes) else np.asarray(value)
 
 
 class RayContext(LocalContext):
-    """Runs TFF computations here, and their shards on a cluster, of which a program has one.
+    """Runs TFF computations in this process, and their shards on the program's one cluster.
 
-    What becomes of a process or a machine that is lost is Ray's concern: it repeats their tasks
-    elsewhere. Tasks are pure, and each has one result, whoever gives it.
+    If a process or a machine is lost, Ray repeats its tasks elsewhere. Tasks are pure, so the
+    result does not depend on where they run.
 
     Attributes:
-        address: Where the cluster's head is, as `host:port`.
-        num_processors: How many tasks the cluster runs at once.
+        address: The address of the cluster's head, as `host:port`.
+        num_processors: The number of tasks that the cluster runs in parallel.
     """
 
     def __init__(self, address: str | None, *, compile: bool = True):
         """Connects this process to a cluster, or starts one on this machine.
 
         Args:
-            address: Where the cluster is, as `host:port`, or `auto`; None to start a local one.
-            compile: Whether XLA compiles what shards run, where that seems worth it.
+            address: The cluster's address, as `host:port`, or `auto`; None to start a local one.
+            compile: Whether XLA compiles the shards' graphs, if that seems worth it.
 
         Raises:
-            UserError: If there is no such cluster, or it cannot be used.
+            UserError: If the cluster does not exist or cannot be used.
         """
         super().__init__(compile=compile)
-        # By `id` of a function's building block: its key, and where it is.
+        # `id` of a function's building block to its key and its reference.
         self._functions: dict[int, tuple[str, ray.ObjectRef]] = {}
         self._folder = _connect(address)
         atexit.register(self.close)
@@ -109,10 +109,10 @@ class RayContext(LocalContext):
         self._environment = {k: v for k, v in os.environ.items() if k.startswith(("TF_", "XLA_"))}
         if not self.num_processors:
             self.close()
-            raise self._nobody_left()
+            raise self._no_node_error()
 
     def close(self) -> None:
-        """Leaves the cluster, and ends a Ray of this program's own."""
+        """Leaves the cluster; ends a local Ray of this program."""
         import ray
 
         atexit.unregister(self.close)
@@ -121,28 +121,28 @@ class RayContext(LocalContext):
 
     @contextlib.contextmanager
     def _mapping(self) -> Iterator[MapShards]:
-        """Gives what applies a function to each shard: tasks of the cluster."""
-        # By its `id`, what was sent, which must stay alive for that, and where it is.
+        """Yields a function that applies a function to each shard in tasks of the cluster."""
+        # `id` of a sent value to the value, which must stay alive, and its reference.
         sent: dict[int, tuple[Any, ray.ObjectRef]] = {}
 
         def map_shards(function: Callable[..., Any], shards: Shards) -> Iterable[Any]:
             assert isinstance(function, (Function, Graph))
-            # One that calls no graph, such as a selection, is not worth the journey.
+            # A function without graphs, such as a selection, is not worth sending.
             if not shards or not function.graphs or not _is_closed(function.block):
                 return map(function, shards)
-            given = (*self._sent_function(function), self._environment)
+            arguments = (*self._send_function(function), self._environment)
             elements = [shard if isinstance(shard, list) else [shard] for shard in shards]
             return self._results(
                 [
-                    self._task.remote(*given, *(_send(element, sent) for element in of_shard))
+                    self._task.remote(*arguments, *(_send(element, sent) for element in of_shard))
                     for of_shard in elements
                 ]
             )
 
         yield map_shards
 
-    def _sent_function(self, function: Function | Graph) -> tuple[str, ray.ObjectRef]:
-        """Returns a function's key and where it is; it is sent once."""
+    def _send_function(self, function: Function | Graph) -> tuple[str, ray.ObjectRef]:
+        """Sends a function, if new; returns its key and its reference."""
         import ray
 
         block = function.block
@@ -157,40 +157,42 @@ class RayContext(LocalContext):
         """Returns the results of tasks in order.
 
         Raises:
-            UserError: If no machine is left, one lacks a file, or a task's process ends each time.
+            UserError: If no machine is left, one lacks a file, or a task's process always ends.
         """
         import ray
 
         waiting = tasks
         try:
             while waiting:
-                ready, waiting = ray.wait(waiting, timeout=_SECONDS_OF_A_LOOK)
-                # Without machines, Ray waits for some to come.
+                ready, waiting = ray.wait(waiting, timeout=_WAIT_SECONDS)
+                # Without machines, Ray waits for new ones.
                 if not ready and not ray.cluster_resources().get("CPU"):
-                    raise self._nobody_left()
+                    raise self._no_node_error()
             return ray.get(tasks)
-        except tf.errors.NotFoundError as error:  # It is a RayTaskError, too.
+        except tf.errors.NotFoundError as error:  # The error is a RayTaskError, too.
             missing = str(error).partition("[[{{")[0].strip().splitlines()[-1]
             raise UserError(
                 "A Ray node lacks a file, such as a part of a frozen base model; it must be in the "
                 f"same folder on every node: {missing}"
             ) from None
-        except ray.exceptions.RayTaskError:  # Of the class that the task has raised, too.
+        except ray.exceptions.RayTaskError:  # Also an instance of the class that the task raised.
             raise
         except ray.exceptions.RayError as error:
-            raise UserError(f"The Ray cluster at {self.address} fails: {_line_of(error)}") from None
+            raise UserError(
+                f"The Ray cluster at {self.address} fails: {_first_line(error)}"
+            ) from None
 
-    def _nobody_left(self) -> UserError:
+    def _no_node_error(self) -> UserError:
         return UserError(
             f"No node of the Ray cluster at {self.address} is left to compute on. Start nodes "
-            "again; a run with a folder goes on from its last checkpoint."
+            "again; a run with a folder resumes from its last checkpoint."
         )
 
 
 def _send(value: Any, sent: dict[int, tuple[Any, ray.ObjectRef]]) -> Any:
-    """Returns a value as arrays, or where it is if it is large.
+    """Returns a small value as arrays, a large value as a reference.
 
-    What all shards have, such as a model, so travels once a machine.
+    So a value of all shards, such as a model, is sent once to each machine.
     """
     import ray
 
@@ -203,13 +205,13 @@ def _send(value: Any, sent: dict[int, tuple[Any, ray.ObjectRef]]) -> Any:
 
 
 def _connect(address: str | None) -> str | None:
-    """Connects this process; SIGTERM keeps what it did before.
+    """Connects this process, and keeps its handler of SIGTERM.
 
     Returns:
-        The folder of a local Ray's session, with its sockets, in one that this user alone enters.
+        The folder of a local Ray's session and sockets, which only this user can enter; else None.
 
     Raises:
-        UserError: If there is no such cluster, or it cannot be used.
+        UserError: If the cluster does not exist or cannot be used.
     """
     if address is not None and address.startswith("ray://"):
         raise UserError(
@@ -233,7 +235,7 @@ def _connect(address: str | None) -> str | None:
     handler = signal.getsignal(signal.SIGTERM)
     folder = None
     if address is None:
-        # Ray lets everybody write to the folder of its sessions.
+        # Ray's default folder of sessions is writable for everyone.
         folder = make_folder()
         settings["_temp_dir"] = os.path.join(folder, "r")
     try:
@@ -242,7 +244,7 @@ def _connect(address: str | None) -> str | None:
         _remove(folder)
         where = "on this machine" if address is None else f"at {address}"
         raise UserError(
-            f"There is no Ray cluster {where} to use, or it has another token: {_line_of(error)}"
+            f"There is no Ray cluster {where} to use, or it has another token: {_first_line(error)}"
         ) from None
     finally:
         if is_main:
@@ -251,9 +253,9 @@ def _connect(address: str | None) -> str | None:
 
 
 def make_folder() -> str:
-    """Makes a folder for this user alone whose path is short enough for Ray's sockets."""
-    usual = tempfile.gettempdir()
-    short = usual if len(os.fsencode(usual)) <= _LONGEST_FOLDER else "/tmp"
+    """Makes a folder for this user only, with a path short enough for Ray's sockets."""
+    default = tempfile.gettempdir()
+    short = default if len(os.fsencode(default)) <= _MAX_FOLDER_LENGTH else "/tmp"
     return tempfile.mkdtemp(prefix="fp-ray-", dir=short)
 
 
@@ -262,21 +264,21 @@ def _remove(folder: str | None) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _line_of(error: BaseException) -> str:
-    """Returns what an error says in one line."""
+def _first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or [type(error).__name__])[0][:300]
 
 
 def _num_bytes(value: Any) -> int:
-    """Returns the size of a tree of arrays; texts count by their pointers."""
+    """Returns the size of a tree of arrays; texts count as pointers."""
     if isinstance(value, list):
         return sum(map(_num_bytes, value))
     return np.asarray(value).nbytes
 
 
 def _is_closed(block: tff.ComputationBuildingBlock) -> bool:
-    """Tells whether a function refers to nothing outside itself, and says so if it does."""
+    """Returns whether a function refers only to its arguments; logs a warning if not."""
     used, bound = set(), set()
     for part in blocks_in(block):
         if isinstance(part, tff.Reference):

@@ -1,4 +1,4 @@
-"""One experiment of any task: its data, model and training, built from options."""
+"""Builds an experiment of any task, its data, model and training, from options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Generic
 import numpy as np
 
 from fedpersonal.data.clients import ClientDataset
-from fedpersonal.errors import UserError, did_you_mean, listed
+from fedpersonal.errors import UserError, did_you_mean, join_words
 from fedpersonal.evaluation.client_metrics import find_metrics, lower_is_better
 from fedpersonal.evaluation.evaluate import Kept
 from fedpersonal.evaluation.results import ClientResults
@@ -18,17 +18,17 @@ from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import Method
 from fedpersonal.methods.phases import Phase
 from fedpersonal.optimizers import build_server_optimizer
-from fedpersonal.tasks.findings import check_clients, warn
+from fedpersonal.tasks.checks import check_clients, warn
 from fedpersonal.tasks.idle import check_effects, check_rounds
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.standalone import choose_epochs
 from fedpersonal.tasks.task import (
-    Built,
     DataT,
     EvaluationSet,
     OptionsT,
     SourceT,
     Task,
+    TaskBuild,
 )
 from fedpersonal.training.budget import PrivacyBudget
 from fedpersonal.training.clients import ClientSampler, pooled_clients
@@ -37,16 +37,16 @@ from fedpersonal.training.trainer import Trainer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Experiment(Built, Generic[OptionsT, DataT]):
-    """The pieces of one experiment, beside those that its task has built.
+class Experiment(TaskBuild, Generic[OptionsT, DataT]):
+    """An experiment: the task's build, with its options, data and trainer.
 
     Attributes:
         task: The task.
-        options: What it was asked, settled.
+        options: The options, with the method's defaults.
         data: The data, split.
         method: The method that the options name.
-        trainer: What runs the rounds.
-        findings: What is known of the clients before a round is run.
+        trainer: The trainer that runs the rounds.
+        client_facts: Facts about the clients from checks before the first round.
     """
 
     task: Task[OptionsT, Any, DataT]
@@ -54,34 +54,34 @@ class Experiment(Built, Generic[OptionsT, DataT]):
     data: DataT
     method: type[Method]
     trainer: Trainer
-    findings: Mapping[str, Any]
+    client_facts: Mapping[str, Any]
 
     @property
-    def watched(self) -> tuple[str, str]:
+    def watched_metric(self) -> tuple[str, str]:
         """The validation metric that `--best` and `--early_stopping` watch, and `min` or `max`.
 
         Raises:
             UserError: If validation has no metric of that name, or none whose direction is known.
         """
-        of_model = (metric.name for metric in self.evaluator.model.metrics)
-        names = [*self.task.validated_metrics(self.data), *of_model, "loss"]
-        known = [name for name in names if lower_is_better(name) is not None]
-        wanted = [self.options.best] if self.options.best else [*self.task.metrics, "loss"]
-        chosen = next(iter(find_metrics(wanted, known)), None)
+        model_metrics = (metric.name for metric in self.evaluator.model.metrics)
+        names = [*self.task.validation_metrics(self.data), *model_metrics, "loss"]
+        names = [name for name in names if lower_is_better(name) is not None]
+        requested = [self.options.best] if self.options.best else [*self.task.metrics, "loss"]
+        chosen = next(iter(find_metrics(requested, names)), None)
         if chosen is None:
             raise UserError(
-                f"--best={wanted[0]}: validation has no such metric; it has {listed(known)}"
-                f"{did_you_mean(wanted[0], known)}"
+                f"--best={requested[0]}: validation has no such metric; it has {join_words(names)}"
+                f"{did_you_mean(requested[0], names)}"
             )
         return chosen, "min" if lower_is_better(chosen) else "max"
 
     def has_kept(self, part: EvaluationSet) -> bool:
-        """Tells whether clients bring local variables that they have kept, beside states."""
+        """Returns whether clients have kept local variables other than states."""
         local = self.evaluator.model.local_variables
         return part.seen and self.algorithm.keeps and not all(v.is_state for v in local)
 
     def is_personalised(self, part: EvaluationSet) -> bool:
-        """Tells whether clients predict with anything else than what the server has."""
+        """Returns whether clients predict with anything but the server's model."""
         return self.has_kept(part) or bool(self.evaluator.personalization(False))
 
     def evaluation(
@@ -93,46 +93,47 @@ class Experiment(Built, Generic[OptionsT, DataT]):
         start: str | None = None,
         **options: Any,
     ) -> Callable[[TrainedModel], ClientResults]:
-        """Packs clients and returns what evaluates a trained model on them.
+        """Packs clients and returns a function that evaluates a trained model on them.
 
         Args:
             part: The clients.
-            phases: What trains a client's copy, in place of the evaluator's fine-tuning. Before it,
-                clients that train rebuild what they have not kept; others nothing that is kept.
-            brings_kept: Whether all clients start from what `trained` has for them; None for
-                `has_kept`, where those who have kept nothing rebuild their local variables.
-            start: As of `Evaluator.personalization`; None for `--local_start`.
-            **options: The others of `Evaluator.pack`.
+            phases: The phases that train a client's copy, in place of the evaluator's fine-tuning.
+                Before them, seen clients rebuild the variables that they have not kept; unseen
+                clients rebuild no variables that the algorithm keeps.
+            brings_kept: Whether all clients start from the values that `trained` has for them. None
+                for `has_kept`; clients that have kept nothing then rebuild local variables.
+            start: As in `Evaluator.personalization`; None for `--local_start`.
+            **options: The other arguments of `Evaluator.pack`.
         """
-        evaluator, is_given = self.evaluator, brings_kept is not None
+        evaluator, is_fixed = self.evaluator, brings_kept is not None
         has_kept = self.has_kept(part) if brings_kept is None else brings_kept
         if phases is not None:
             rebuilds = has_kept or not self.algorithm.keeps
             rebuilding = evaluator.rebuilding if rebuilds else ()
             evaluator = dataclasses.replace(evaluator, rebuilding=rebuilding, finetuning=phases)
-        if start is None or is_given:
-            start = "kept" if is_given else str(getattr(self.options, "local_start", "kept"))
+        if start is None or is_fixed:
+            start = "kept" if is_fixed else str(getattr(self.options, "local_start", "kept"))
         phases, brings = evaluator.personalization(has_kept, start), has_kept and start != "rebuilt"
         support, query = self.task.for_evaluation(evaluator.model, part)
-        # Packing all that clients have trained on takes long, and nothing would read it.
-        is_read = phases or part.support is not self.data.train
+        # Packing all training examples takes long, and is not needed without phases.
+        needs_support = phases or part.support is not self.data.train
         evaluate = evaluator.pack(
-            support if is_read else query.head(0), query, phases, has_kept=brings, **options
+            support if needs_support else query.head(0), query, phases, has_kept=brings, **options
         )
 
-        def of(trained: TrainedModel) -> ClientResults:
+        def evaluate_trained(trained: TrainedModel) -> ClientResults:
             if not brings:
                 return evaluate(trained.weights)
-            known = np.zeros(query.num_clients, bool)
+            is_kept = np.zeros(query.num_clients, bool)
 
-            def kept(places: np.ndarray) -> Kept:
+            def read_kept(places: np.ndarray) -> Kept:
                 assert trained.kept_by
-                found = trained.kept_by(query.client_ids[places].tolist())
-                known[places] = found[0]
-                return found
+                kept = trained.kept_by(query.client_ids[places].tolist())
+                is_kept[places] = kept[0]
+                return kept
 
-            results, lacking = evaluate(trained.weights, kept), np.flatnonzero(~known)
-            if is_given or start != "kept" or not len(lacking):
+            results, lacking = evaluate(trained.weights, read_kept), np.flatnonzero(~is_kept)
+            if is_fixed or start != "kept" or not len(lacking):
                 return results
             rebuild = evaluator.pack(
                 support.subset(lacking),
@@ -144,7 +145,7 @@ class Experiment(Built, Generic[OptionsT, DataT]):
             )
             return results.replace(lacking, rebuild(trained.weights))
 
-        return of
+        return evaluate_trained
 
 
 def build_experiment(
@@ -155,31 +156,31 @@ def build_experiment(
     shards: int | None = None,
     typed: Collection[str] = (),
 ) -> Experiment[OptionsT, DataT]:
-    """Splits data as read, and builds the models and the training process.
+    """Splits the data, and builds the models and the training process.
 
     Args:
         task: The task.
         source: The data.
         options: The options.
-        shards: Into how many shards a run that goes on divides its cohorts.
-        typed: The options that the user has typed, none of which may be without an effect.
+        shards: The number of shards of each cohort in a resumed run.
+        typed: The options that the user has typed; each must have an effect.
 
     Raises:
         UserError: If the data do not suffice, options do not fit them, or as `check_effects`.
     """
-    options = task.settle(options)
+    options = task.with_defaults(options)
     check_rounds(task, options)
     data, method = task.split(source, options.for_split), task.method(options)
     built = task.build(task.sizes(data), options)
-    findings = check_clients(data, built.algorithm, options)
+    client_facts = check_clients(data, built.algorithm, options)
     for line in task.split_warnings(source, data):
         warn(line)
     train = task.training_clients(built.model, data.train, options)
     participation = options.participation
     if options.is_private:
         _check_state_bound(built.algorithm, options)
-    drawn_from = len(participation.eligible(train)) if participation else train.num_clients
-    privacy = _privacy(options, drawn_from)
+    num_eligible = len(participation.eligible(train)) if participation else train.num_clients
+    privacy = _privacy(options, num_eligible)
     if method.is_federated:
         work: dict[str, Any] = {
             "clients_per_round": options.clients_per_round,
@@ -191,21 +192,21 @@ def build_experiment(
             "privacy": privacy if options.is_private else None,
         }
     elif isinstance(train, ClientDataset):
-        batch_size, rounds = task.pool(options, train.num_clients)
-        everybody = pooled_clients(train, rounds_per_epoch=rounds, seed=options.seed)
+        batch_size, rounds = task.central_batching(options, train.num_clients)
+        central = pooled_clients(train, rounds_per_epoch=rounds, seed=options.seed)
         work = {
             "clients_per_round": 1,
             "batch_size": batch_size,
-            "shuffle": "never",  # They come shuffled.
-            "clients_of_round": everybody,
+            "shuffle": "never",  # `pooled_clients` shuffles the examples.
+            "clients_of_round": central,
         }
     else:
         raise UserError(
             f"--method={options.method} needs all examples at once, and {data.name} has too "
-            "many for that: its clients are read when they are drawn."
+            "many for that: its clients are read when they are sampled."
         )
     optimizer, rate = options.server_optimizer, options.server_learning_rate
-    assert optimizer and rate  # The task has settled them.
+    assert optimizer and rate  # `with_defaults` has set them.
     trainer = Trainer(
         built.model,
         built.algorithm,
@@ -229,7 +230,7 @@ def build_experiment(
         data=data,
         method=method,
         trainer=trainer,
-        findings=findings,
+        client_facts=client_facts,
     )
     if options.watches:
         _check_watched(experiment)
@@ -238,17 +239,17 @@ def build_experiment(
 
 
 def _check_watched(experiment: Experiment) -> None:
-    """Raises a UserError unless rounds can be chosen by their validation, as options ask."""
+    """Raises a UserError unless validation can choose between rounds."""
     if not experiment.data.validation.query.num_examples:
         raise UserError(
             "--best and --early_stopping need validation clients, and none has anything to "
             "predict: leave them out."
         )
-    _ = experiment.watched  # A mistake in its name shows before the first round.
+    _ = experiment.watched_metric  # Raises before the first round if its name is wrong.
 
 
 def _check_state_bound(algorithm: Algorithm, options: RunOptions) -> None:
-    """Raises a UserError unless states that clients send have a bound, and no others have one."""
+    """Raises a UserError unless `dp_state_clip_norm` is set exactly if clients send states."""
     sends_states = algorithm.personal is not None and algorithm.personal.has_server_state
     if not sends_states:
         options.refuse_idle(
@@ -257,13 +258,13 @@ def _check_state_bound(algorithm: Algorithm, options: RunOptions) -> None:
         )
     elif options.dp_state_clip_norm is None:
         raise UserError(
-            f"--method={options.method} sends changes of the server's states, which need a bound "
-            "of their own: give --dp_state_clip_norm, or take another method."
+            f"--method={options.method} sends changes of the server's states, which need a "
+            "separate bound: give --dp_state_clip_norm, or use another method."
         )
 
 
 def _privacy(options: RunOptions, num_clients: int) -> DifferentialPrivacy:
-    """Returns what options ask for, with the noise found; none where they ask for none."""
+    """Returns the differential privacy of the options, with the noise for a target epsilon."""
     noise = options.dp_noise_multiplier
     if options.dp_target_epsilon is not None:
         scheme: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Tasks by name: those of the library, and any other by the module that has it as `TASK`."""
+"""Finds tasks: those of the library by name, and others by the module that has it as `TASK`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fedpersonal.tasks.task import Task
 
 @functools.cache
 def all_tasks() -> Mapping[str, Task]:
-    """Returns every task by name, those of the folders beside this file."""
+    """Returns the tasks in the folders next to this file, by name."""
     folders = [m.name for m in pkgutil.iter_modules(fedpersonal.tasks.__path__) if m.ispkg]
     tasks = [importlib.import_module(f"fedpersonal.tasks.{name}.task").TASK for name in folders]
     return {task.name: task for task in tasks}
 
 
 def find_task(name: str) -> Task:
-    """Returns a task of the library by its name, or any by the module that has it as `TASK`.
+    """Returns a task of the library by its name, or another by the module that has it as `TASK`.
 
     Args:
-        name: Such as `movielens` or `my_package.houses`.
+        name: A name such as `movielens` or `my_package.houses`.
 
     Raises:
         UserError: If there is no such task, or its module cannot be imported.
@@ -38,11 +38,11 @@ def import_task(name: str, others: Sequence[str]) -> Task:
     """Returns the task that a module has as `TASK`.
 
     Args:
-        name: The module's.
-        others: What else the user could have named.
+        name: The module's name.
+        others: Names to suggest in an error.
 
     Raises:
-        UserError: If there is no such module, it cannot be imported, or has no task.
+        UserError: If there is no such module, it cannot be imported, or it has no task.
     """
     try:
         module = importlib.import_module(name)
@@ -51,7 +51,7 @@ def import_task(name: str, others: Sequence[str]) -> Task:
         if not name.strip(".") or (missing and f"{name}.".startswith(f"{missing}.")):
             raise UserError(
                 f"there is no task {quoted(name)}, and no module of this name"
-                f"{did_you_mean(name, others)} There are {', '.join(others)}; an own task is named "
+                f"{did_you_mean(name, others)} There are {', '.join(others)}; name a task of yours "
                 "by its module, such as my_package.houses."
             ) from None
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.name == "<module>"]
@@ -63,6 +63,6 @@ def import_task(name: str, others: Sequence[str]) -> Task:
     task = getattr(module, "TASK", None)
     if not isinstance(task, Task):
         raise UserError(f"the module {name} has no TASK, an instance of a class of fp.Task.")
-    # A module may also register methods for a task of the library's.
+    # A module may also register methods for a task of the library.
     task.module = name
     return task

@@ -1,4 +1,4 @@
-"""An experiment run from its first round to its summary, in a run folder."""
+"""Runs an experiment from its first round to its summary, in a run folder."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpersonal import runtime
-from fedpersonal.evaluation.guess import Guess, overall
+from fedpersonal.evaluation.baselines import Baseline, overall_metrics
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.federated.boundary import as_table
 from fedpersonal.runs.folder import RunFolder
 from fedpersonal.runs.record import read_num_shards
 from fedpersonal.runs.saved import save_model
-from fedpersonal.runs.tested import TestReport, report_run, test_summary
+from fedpersonal.runs.tested import EvaluationReport, report_run, test_summary
 from fedpersonal.runs.validation import find_best_round
+from fedpersonal.tasks.checks import attendance_summary, count_outliers
 from fedpersonal.tasks.experiment import Experiment, build_experiment
-from fedpersonal.tasks.findings import tell_attendance, tell_outliers
 from fedpersonal.tasks.standalone import EPOCHS
 from fedpersonal.tasks.task import DataT, EvaluationSet, OptionsT, SourceT, Task
 from fedpersonal.training.callbacks import EarlyStopping
@@ -34,22 +34,22 @@ def unseen_summary(
     experiment: Experiment,
     part: EvaluationSet,
     results: ClientResults,
-    guesses: Mapping[str, Guess],
+    baselines: Mapping[str, Baseline],
     metrics: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Returns the summary's entry of clients who never took part, beside that of those who did.
+    """Returns the summary's entry of unseen clients.
 
     Args:
         experiment: The experiment.
-        part: The clients.
-        results: Of these clients.
-        guesses: What their results must beat.
-        metrics: Further metrics over all of them.
+        part: The unseen clients.
+        results: Results of these clients.
+        baselines: Baselines on the same clients, by name.
+        metrics: Further metrics over all of these clients.
     """
     return {
         **test_summary(results, {**results.overall(), **metrics}),
         "is_personalised": experiment.is_personalised(part),
-        "guesses": overall(guesses),
+        "guesses": overall_metrics(baselines),
     }
 
 
@@ -71,10 +71,10 @@ def open_experiment(
         source: The data.
         options: The options.
         path: The folder; a run that is there keeps its number of shards.
-        config: What `config.json` says of the run.
-        may_differ: Those of its entries with which a run may go on.
-        data: What tells the data from others, as of `RunFolder.open`.
-        typed: The options that the user has typed, none of which may be without an effect.
+        config: The entries of the run's `config.json`.
+        may_differ: The entries that may differ when a run is resumed.
+        data: A description that distinguishes the data from others, as in `RunFolder.open`.
+        typed: The options that the user has typed; each must have an effect.
 
     Raises:
         UserError: As `build_experiment` and `RunFolder.open`.
@@ -91,7 +91,7 @@ def open_experiment(
         "runtime": options.runtime,
         "num_shards": experiment.trainer.num_shards,
     }
-    if options.dp_target_epsilon is not None:  # Its noise is that of so many rounds.
+    if options.dp_target_epsilon is not None:  # The noise depends on the number of rounds.
         may_differ = {*may_differ} - {"total_rounds"}
     return experiment, RunFolder.open(path, config, ignore=may_differ, about=about)
 
@@ -99,7 +99,7 @@ def open_experiment(
 def train_experiment(
     experiment: Experiment, run_folder: RunFolder, *, progress: bool = True
 ) -> TrainedModel:
-    """Runs the rounds that are missing, and evaluates no other than validation clients.
+    """Runs the missing rounds, and evaluates validation clients only.
 
     Returns:
         The trained model, to be closed.
@@ -110,7 +110,7 @@ def train_experiment(
     options, validate = experiment.options, experiment.task.validate(experiment)
     watching: dict[str, Any] = {}
     if options.watches:
-        metric, mode = experiment.watched
+        metric, mode = experiment.watched_metric
         if options.best is not None:
             watching.update(best=f"eval/{metric}", best_mode=mode)
         if options.early_stopping is not None:
@@ -130,7 +130,7 @@ def train_experiment(
 def run_experiment(
     experiment: Experiment, run_folder: RunFolder, *, progress: bool = True
 ) -> dict[str, Any]:
-    """Trains, evaluates the test clients, and writes the run folder, in which a run may go on.
+    """Trains or resumes training, evaluates the test clients, and writes the run folder.
 
     Returns:
         The summary, as written to `summary.json`.
@@ -139,23 +139,23 @@ def run_experiment(
         UserError: If training diverges, or local state cannot be stored.
     """
     task, options = experiment.task, experiment.options
-    crossings, further = task.boundary(experiment)
-    run_folder.write_boundary([*as_table(crossings), *further])
-    # What has diverged is told in one line, without NumPy's warnings.
+    crossings, more_entries = task.boundary(experiment)
+    run_folder.write_boundary([*as_table(crossings), *more_entries])
+    # Divergence is reported in one line, without NumPy's warnings.
     quiet: Any = np.errstate(over="ignore", invalid="ignore")
     with train_experiment(experiment, run_folder, progress=progress) as trained, quiet:
         report = task.test(experiment, trained)
-        about = {"sizes": task.sizes(experiment.data), "names": task.names(experiment)}
-        if "standalone" in experiment.findings:
+        about = {"sizes": task.sizes(experiment.data), "names": task.row_labels(experiment)}
+        if "standalone" in experiment.client_facts:
             about["chosen"] = {EPOCHS: experiment.options.values()[EPOCHS]}
         save_model(run_folder, trained, about, snapshot=trained.snapshot)
-        guesses = task.guesses(experiment, experiment.data.test)
+        baselines = task.baselines(experiment, experiment.data.test)
         recommendations = task.recommend(experiment, trained, report.results)
-        report = with_findings(experiment, trained, report)
+        report = with_client_facts(experiment, trained, report)
     return report_run(
         run_folder,
         report,
-        guesses=guesses,
+        baselines=baselines,
         recommendations=recommendations,
         description={
             "dataset": experiment.data.name,
@@ -165,57 +165,57 @@ def run_experiment(
             "num_training_clients": experiment.data.train.num_clients,
             "is_personalised": experiment.is_personalised(experiment.data.test),
             **task.describe(experiment),
-            **_tell_validation(experiment, trained, run_folder),
-            **_tell_dropped(trained, run_folder),
-            **_tell_privacy(experiment, trained),
-            **_tell_participation(experiment, run_folder),
+            **_validation_entry(experiment, trained, run_folder),
+            **_dropped_entries(trained, run_folder),
+            **_privacy_entry(experiment, trained),
+            **_participation_entry(experiment, run_folder),
             **report.description,
         },
     )
 
 
 def _count_rounds(trained: TrainedModel) -> int:
-    """Returns how many rounds a run has had in all sessions."""
+    """Returns the number of rounds that a run has had in all sessions."""
     loop = trained.loop
     return loop.resumed_from + loop.rounds_run if loop else 0
 
 
-def _tell_validation(
+def _validation_entry(
     experiment: Experiment, trained: TrainedModel, run_folder: RunFolder
 ) -> dict[str, Any]:
-    """Returns the summary's entry on the round that validated best, if rounds were validated."""
+    """Returns the summary's entry on the round with the best validation, if there is any."""
     if trained.loop is None:
         return {}
     options, task = experiment.options, experiment.task
-    metrics = [experiment.watched[0]] if options.watches else task.metrics
-    found = find_best_round(run_folder.metrics, metrics)
-    if found is None:
+    metrics = [experiment.watched_metric[0]] if options.watches else task.metrics
+    best = find_best_round(run_folder.metrics, metrics)
+    if best is None:
         return {}
     stopped = {"stopped": trained.loop.stop_reason} if trained.loop.stop_reason else {}
-    entry = {**dataclasses.asdict(found), "tested_round": trained.round_number, **stopped}
+    entry = {**dataclasses.asdict(best), "tested_round": trained.round_number, **stopped}
     return {"validation": entry}
 
 
-def _tell_privacy(experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
+def _privacy_entry(experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
     """Returns the summary's entry on differential privacy, if there is any."""
-    told = experiment.trainer.describe_privacy(_count_rounds(trained))
-    if not told:
+    privacy = experiment.trainer.describe_privacy(_count_rounds(trained))
+    if not privacy:
         return {}
     sizes = ", ".join(experiment.task.sizes(experiment.data))
-    by_seed = "noise and draw of clients, for anyone who knows the seed (config.json)"
-    kept = "what clients keep (local_state.sqlite), which stays on their devices elsewhere"
+    by_seed = "noise and sampled clients, for anyone who knows the seed (config.json)"
+    kept = "local variables that clients keep (local_state.sqlite), which stay on real devices"
     outside = [
         "training metrics and counts (metrics.csv), evaluations and per_client.csv",
-        *([by_seed] if told["draw"] == "public" else []),
-        f"the number of training clients, and what the model is built of: {sizes}",
+        *([by_seed] if privacy["draw"] == "public" else []),
+        f"the number of training clients, and the sizes that the model is built from: {sizes}",
         *([kept] if experiment.algorithm.keeps else []),
-        *experiment.task.outside_privacy(experiment),
+        *experiment.task.unprotected_outputs(experiment),
     ]
-    return {"privacy": {**told, "outside": outside}}
+    return {"privacy": {**privacy, "outside": outside}}
 
 
-def _tell_dropped(trained: TrainedModel, run_folder: RunFolder) -> dict[str, int]:
-    """Returns the summary's counts of updates not finite, and of rounds without examples."""
+def _dropped_entries(trained: TrainedModel, run_folder: RunFolder) -> dict[str, int]:
+    """Returns the summary's counts of dropped updates and of rounds without examples, if any."""
     if trained.loop is None:
         return {}
     rows, counts = run_folder.metrics, {}
@@ -226,44 +226,52 @@ def _tell_dropped(trained: TrainedModel, run_folder: RunFolder) -> dict[str, int
     return counts
 
 
-def _tell_participation(experiment: Experiment, run_folder: RunFolder) -> dict[str, Any]:
-    """Returns the summary's entry on clients that did not take part, if any were to."""
+def _participation_entry(experiment: Experiment, run_folder: RunFolder) -> dict[str, Any]:
+    """Returns the summary's entry on clients that did not take part, if that is simulated."""
     names = experiment.trainer.participation_columns
     if not names:
         return {}
-    # A draw that was secret in former sessions cannot be drawn again.
+    # The secret samples of former sessions cannot be repeated, but their counts were written.
     rows = run_folder.metrics
     return {"participation": {name: sum(rows[name].tolist()) for name in names}}
 
 
-def with_findings(experiment: Experiment, trained: TrainedModel, report: TestReport) -> TestReport:
-    """Adds what is known of the clients to what the test came to."""
+def with_client_facts(
+    experiment: Experiment, trained: TrainedModel, report: EvaluationReport
+) -> EvaluationReport:
+    """Adds checks and statistics of clients to a report of the test."""
     data, columns, further = experiment.data, dict(report.columns), dict(report.further)
-    told = {**report.description, **experiment.findings, **tell_outliers(trained, data.train)}
+    outliers = count_outliers(trained, data.train)
+    description = {**report.description, **experiment.client_facts, **outliers}
     privacy = experiment.trainer.privacy
-    # Who was drawn, and how often, stays secret where that is what privacy counts on.
-    is_told = data.test.seen and not (privacy and privacy.is_secret)
-    if trained.round_number and experiment.method.is_federated and is_told:
+    # Attendance stays secret where the privacy guarantee relies on secret sampling.
+    reports_attendance = data.test.seen and not (privacy and privacy.is_secret)
+    if trained.round_number and experiment.method.is_federated and reports_attendance:
         rounds = trained.round_number
         attended = experiment.trainer.attended_rounds(rounds)
-        more_columns, more = tell_attendance(report.results, attended, rounds)
+        more_columns, more = attendance_summary(report.results, attended, rounds)
         columns.update(more_columns)
         further.update(more)
-    return dataclasses.replace(report, columns=columns, description=told, further=further)
+    return dataclasses.replace(report, columns=columns, description=description, further=further)
 
 
 def audit_experiment(experiment: Experiment, *, rounds: int = 4) -> Audit:
-    """Checks by experiment what crosses in the rounds of an experiment, and what else crosses."""
+    """Measures which values cross between server and clients, and compares with the declared ones.
+
+    Args:
+        experiment: The experiment.
+        rounds: The number of rounds to run.
+    """
     from fedpersonal.audit.audit import guarantee
 
     promise = guarantee(experiment.trainer.describe_privacy(experiment.options.total_rounds))
     crossings, _ = experiment.task.boundary(experiment)
-    found = experiment.trainer.audit(rounds=rounds)
-    further = [c.name for c in crossings if c not in found.crossings]
-    notes = list(found.notes)
-    if further:
+    audit = experiment.trainer.audit(rounds=rounds)
+    after_rounds = [c.name for c in crossings if c not in audit.crossings]
+    notes = list(audit.notes)
+    if after_rounds:
         notes.append(
-            f"declared: {', '.join(further)} cross once, after the last round, where unseen users "
-            "start from them; --unseen_start=fresh does without"
+            f"declared: {', '.join(after_rounds)} cross once, after the last round, where unseen "
+            "users start from them; with --unseen_start=fresh they do not cross"
         )
-    return dataclasses.replace(found, crossings=crossings, notes=notes, guarantee=promise)
+    return dataclasses.replace(audit, crossings=crossings, notes=notes, guarantee=promise)

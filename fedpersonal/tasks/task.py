@@ -1,6 +1,6 @@
-"""What a task is: data, a model, and how its clients are evaluated.
+"""Tasks: data, a model, and how its clients are evaluated.
 
-Building, running, evaluating and reporting are written once, in `tasks.experiment`; a task says
+Building, running, evaluating and reporting are written once, in `tasks.experiment`; a task defines
 what differs. It needs no registration: `experiments.launch.task_main` makes a binary of it, and
 `tasks.find` finds it by its module.
 """
@@ -18,25 +18,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from fedpersonal import former
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.sources import Sources
 from fedpersonal.errors import UserError
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import Layers, Method, methods
 from fedpersonal.options import Options, Value, join, option
-from fedpersonal.runs.tested import TestReport
-from fedpersonal.tasks.figures import figures_text, tested_text
+from fedpersonal.runs.tested import EvaluationReport
+from fedpersonal.tasks.figures import metrics_text, population_text
 from fedpersonal.tasks.options import RunOptions
 
 if TYPE_CHECKING:
+    from fedpersonal.evaluation.baselines import Baseline
     from fedpersonal.evaluation.evaluate import Evaluator
-    from fedpersonal.evaluation.guess import Guess
     from fedpersonal.evaluation.results import ClientResults
     from fedpersonal.federated.boundary import Crossing
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.report.samples import Recommendations
     from fedpersonal.tasks.experiment import Experiment
-    from fedpersonal.training.clients import ReadWhenDrawn
+    from fedpersonal.training.clients import LazyClients
     from fedpersonal.training.trained import TrainedModel
 
 
@@ -45,13 +46,13 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """What the data are."""
+        """The name of the data."""
 
     def summary(self) -> str:
-        """Returns a line that says what there is, and what was left out."""
+        """Returns a line on the size of the data, and on rows that were left out."""
 
     def describe(self) -> dict[str, object]:
-        """Returns what tells these data from others, and how many there are."""
+        """Returns the entries that distinguish these data from others, and their sizes."""
 
     def fingerprint(self) -> str:
         """Returns a hash of the content."""
@@ -62,9 +63,9 @@ class EvaluationSet:
     """Clients to evaluate.
 
     Attributes:
-        support: What a client's model is personalised on.
-        query: What is predicted, of the same clients.
-        seen: Whether they are the clients that train.
+        support: The clients' support sets, on which models are personalised.
+        query: The query sets of the same clients, which are predicted.
+        seen: Whether the clients also train.
     """
 
     support: ClientDataset
@@ -77,27 +78,27 @@ class Data:
     """Data, split for one experiment; a task may add fields.
 
     Attributes:
-        name: What the data are.
-        train: The clients that train: a `ClientDataset`, or what `subset` makes one of.
+        name: The name of the data.
+        train: The clients that train, in memory or read when they are sampled.
         validation: Clients for choosing hyperparameters.
-        test: Clients to look at once.
+        test: Clients for the final test.
     """
 
     name: str
-    train: ClientDataset | ReadWhenDrawn
+    train: ClientDataset | LazyClients
     validation: EvaluationSet
     test: EvaluationSet
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Built:
-    """What a task builds for a method.
+class TaskBuild:
+    """The model and the algorithm that a task builds for a method.
 
     Attributes:
         model: The model that trains.
-        algorithm: What a client does in a round.
-        layers: The model's layers by the part that they play.
-        evaluator: The model as evaluated clients apply it.
+        algorithm: The phases of a client in a round.
+        layers: The model's layers by their role.
+        evaluator: The evaluated model, with its phases.
     """
 
     model: PartitionedModel
@@ -111,38 +112,53 @@ SourceT = TypeVar("SourceT", bound=Source)
 DataT = TypeVar("DataT", bound=Data)
 
 
-class Task(Generic[OptionsT, SourceT, DataT]):
-    """A task; subclasses give its data and its model, and change what differs from the usual.
+# Former to present names of members that subclasses define.
+_FORMER_MEMBERS = {
+    "own_options": "extra_options",
+    "own_methods": "extra_methods",
+    "has_own_rows": "has_per_client_rows",
+    "evaluated_together": "clients_per_evaluation_shard",
+    "settle": "with_defaults",
+    "pool": "central_batching",
+    "validated_metrics": "validation_metrics",
+    "guesses": "baselines",
+    "outside_privacy": "unprotected_outputs",
+    "names": "row_labels",
+}
 
-    The types are those of its options, its own and those of `RunOptions`, and of its data, as read
-    and as split.
+
+class Task(Generic[OptionsT, SourceT, DataT]):
+    """A task; subclasses define its data and its model, and override defaults.
+
+    The type parameters are its options, which include `RunOptions`, and its data, as read and as
+    split.
 
     Attributes:
-        name: Its name in flags and folders.
-        own_options: The options of its data and its model.
-        defaults: Its defaults of options that it shares with others.
-        own_methods: Methods that fit this task alone.
-        layers: The layers of its model, by the part that they play.
-        has_own_rows: Whether tables by the input `user` that no server has are each client's own,
-            of a single row.
-        evaluated_together: How many clients a shard holds when it is evaluated; 0 for all.
+        name: The name in flags and folders.
+        extra_options: The options of the task's data and model.
+        defaults: The task's defaults of options that all tasks share.
+        extra_methods: Methods that fit only this task.
+        layers: The layers of the task's model, by their role.
+        has_per_client_rows: Whether a table looked up by the input `user` has a single, local row
+            at each client, unless the server has a row for each user.
+        clients_per_evaluation_shard: The number of clients in a shard of an evaluation; 0 for all.
         evaluation_packing: `stacked` or `pooled`.
-        examples: What its examples are called.
+        examples: The plural noun for examples.
         metrics: The metrics that a program prints, the headline first; a run may lack some.
-        meanings: What metrics mean here, where that differs from what they mean anywhere.
-        predicts: What is predicted from what, with counts of the data in braces.
-        client: What a client is, a noun.
-        sources: The data that it knows by name; None of tasks without items and texts.
-        usual_server_optimizer: The server optimizer of methods that have no usual one.
+        meanings: The meanings of metrics that differ from the usual ones.
+        predicts: The prediction problem in words, with counts of the data in braces.
+        client: The noun for a client.
+        sources: The data sets that the task reads by name; None for tasks without items and texts.
+        usual_server_optimizer: The server optimizer for methods without a default.
     """
 
     name: ClassVar[str]
-    own_options: ClassVar[type[Options]]
+    extra_options: ClassVar[type[Options]]
     defaults: ClassVar[Mapping[str, Value]] = {}
-    own_methods: ClassVar[Sequence[type[Method]]] = ()
+    extra_methods: ClassVar[Sequence[type[Method]]] = ()
     layers: ClassVar[Layers] = Layers()
-    has_own_rows: ClassVar[bool] = False
-    evaluated_together: ClassVar[int] = 100
+    has_per_client_rows: ClassVar[bool] = False
+    clients_per_evaluation_shard: ClassVar[int] = 100
     evaluation_packing: ClassVar[str] = "pooled"
     examples: ClassVar[str] = "examples"
     metrics: ClassVar[Sequence[str]] = ("accuracy",)
@@ -152,20 +168,24 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     sources: ClassVar[Sources | None] = None
     usual_server_optimizer: ClassVar[str] = "sgd"
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        former.rename_members(cls, _FORMER_MEMBERS)
+
     @property
     def methods(self) -> Mapping[str, type[Method]]:
-        """The methods that fit its model, by name; those that are registered later, too."""
+        """The methods that fit the task's model, by name, including those registered later."""
         fitting = [method for method in methods().values() if method.fits(self.layers)]
-        return {method.name: method for method in [*self.own_methods, *fitting]}
+        return {method.name: method for method in [*self.extra_methods, *fitting]}
 
     @property
     def options(self) -> type[OptionsT]:
-        """The class of all its options: its own, those of any run and those of its methods."""
+        """The class of all options: of the task, of any run and of the task's methods."""
         methods = tuple(self.methods.values())
-        known = self.__dict__.setdefault("_options", {})
-        if methods not in known:
-            known[methods] = self._join_options(methods)
-        return known[methods]
+        by_methods = self.__dict__.setdefault("_options", {})
+        if methods not in by_methods:
+            by_methods[methods] = self._join_options(methods)
+        return by_methods[methods]
 
     def _join_options(self, methods: Sequence[type[Method]]) -> type[OptionsT]:
         names = tuple(method.name for method in methods)
@@ -174,20 +194,22 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         class Choice(RunOptions):
             """The algorithm."""
 
-            method: str = option(names[0], "What to train with.", choices=names, others=others)
+            method: str = option(
+                names[0], "The method to train with.", choices=names, refusals=others
+            )
 
         def check(options: OptionsT) -> None:
             joined.check(options)
             self.check(options)
 
-        of_methods = dict.fromkeys(method.options for method in methods)
-        joined = join(f"{type(self).__name__}Options", self.own_options, Choice, *of_methods)
+        method_options = dict.fromkeys(method.options for method in methods)
+        joined = join(f"{type(self).__name__}Options", self.extra_options, Choice, *method_options)
         body = {"__doc__": f"Options of the task {self.name}.", "check": check}
         return type(joined.__name__, (joined,), body, defaults=self.defaults)
 
     @functools.cached_property
     def module(self) -> str:
-        """The module that has it as `TASK`, by which runs and other processes find it again."""
+        """The module that has the task as `TASK`, by which runs and other processes find it."""
         name = type(self).__module__
         main = sys.modules[name]
         if name != "__main__":
@@ -198,34 +220,34 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     def __reduce__(self):
         from fedpersonal.tasks.find import find_task
 
-        # A task has no state; its class of options could not be pickled.
+        # A task has no state, and its class of options cannot be pickled.
         return find_task, (self.module,)
 
     def check(self, options: OptionsT) -> None:
-        """Raises a `UserError` where options contradict each other."""
+        """Raises a `UserError` if options contradict each other."""
         if 0 < options.decay_rounds < options.total_rounds:
             raise UserError(
                 f"--decay_rounds={options.decay_rounds} must be 0 or at least --total_rounds="
                 f"{options.total_rounds}: the rounds after it would change nothing."
             )
 
-    def settle(self, options: OptionsT) -> OptionsT:
-        """Returns the options with the method's usual values in place of None."""
+    def with_defaults(self, options: OptionsT) -> OptionsT:
+        """Returns the options with the method's defaults in place of None."""
         method = self.method(options)
         usual = method.server_optimizer or self.usual_server_optimizer
         optimizer = options.server_optimizer or usual
-        of_method = method.server_learning_rate if optimizer == usual else None
-        rate = options.server_learning_rate or of_method or (1.0 if optimizer == "sgd" else 0.1)
+        usual_rate = method.server_learning_rate if optimizer == usual else None
+        rate = options.server_learning_rate or usual_rate or (1.0 if optimizer == "sgd" else 0.1)
         return options.replace(server_optimizer=optimizer, server_learning_rate=rate)
 
     def evaluated_local_layers(self, options: OptionsT) -> tuple[str, ...]:
-        """Returns the layers that are each client's own in the evaluated model."""
+        """Returns the local layers of the evaluated model."""
         return self.method(options).local_layers(options, self.layers)
 
     def is_finetuning_idle(self, options: OptionsT) -> bool:
-        """Tells whether a method fine-tunes nothing that a prediction of the same client reads.
+        """Returns whether a method fine-tunes nothing that a prediction of the same client reads.
 
-        Such are rows of a table by an input whose values never come twice in a client's data.
+        An example is rows of a table by an input whose values never repeat in a client's data.
         """
         return False
 
@@ -233,44 +255,44 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         """Returns the method that options name."""
         return self.methods[options.method]
 
-    def unread_options(self, values: Mapping[str, Any]) -> set[str]:
+    def ignored_options(self, values: Mapping[str, Any]) -> set[str]:
         """Returns the options of methods and servers that a run with these values does not read.
 
         Args:
-            values: Options by name, as of a run's `config.json`; those of an older version may fit
-                no more, and then there are none.
+            values: Options by name, as in a run's `config.json`. If options of an older version
+                are no longer valid, the result is empty.
         """
         from fedpersonal.tasks.idle import idle_options
 
-        known = self.options.declarations()
+        declared = self.options.declarations()
         try:
             return idle_options(
-                self, self.options(**{n: v for n, v in values.items() if n in known})
+                self, self.options(**{n: v for n, v in values.items() if n in declared})
             )
         except UserError:
             return set()
 
     def title(self, data: Mapping[str, Any]) -> str:
-        """Returns what is predicted from what for how many, as a page of a run says it.
+        """Returns the prediction problem in words with counts of the data, for a run's page.
 
         Args:
-            data: Of the run's `config.json`; empty where it does not say how many there are.
+            data: The entry on the data in the run's `config.json`; empty if it has no counts.
         """
-        return filled(self.predicts, data)
+        return fill_counts(self.predicts, data)
 
     def is_public(self, options: Mapping[str, Any]) -> bool:
-        """Tells whether the items and texts of a run's data are nobody's secret."""
-        return self.sources is not None and self.sources.are_public(options)
+        """Returns whether the items and texts of a run's data are public."""
+        return self.sources is not None and self.sources.is_public(options)
 
     def read(self, options: OptionsT) -> SourceT:
-        """Reads the data; imports no TensorFlow, so that mistakes in them show at once."""
+        """Reads the data; imports no TensorFlow, so that errors in the data show at once."""
         raise NotImplementedError
 
-    def meanings_of(self, known: Mapping[str, Any]) -> Mapping[str, str]:
-        """Returns what metrics mean in a run, where that differs from what they mean anywhere.
+    def meanings_of(self, settings: Mapping[str, Any]) -> Mapping[str, str]:
+        """Returns the meanings of a run's metrics that differ from the usual ones.
 
         Args:
-            known: The run's options, and the name of its data as `dataset`.
+            settings: The run's options, and the name of its data as `dataset`.
         """
         return self.meanings
 
@@ -282,19 +304,19 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         Args:
             source: The data.
             options: The options.
-            set_by: Which preset has set an option, by name: a file of flags, or a size.
+            set_by: Option's name to the preset that has set it: a file of flags, or a size.
 
         Returns:
-            The options, and a line for each of them that was replaced.
+            The options, and a line for each replaced option.
         """
         return options, []
 
     def warnings(self, source: SourceT, options: OptionsT) -> list[str]:
-        """Returns lines on data that do not suit the options, to be told before the slow part."""
+        """Returns warnings about data that do not fit the options, printed before slow work."""
         return []
 
     def split_warnings(self, source: SourceT, data: DataT) -> list[str]:
-        """Returns lines on who tests what, once data are split."""
+        """Returns warnings about the split data."""
         return []
 
     def split(self, source: SourceT, options: OptionsT) -> DataT:
@@ -302,7 +324,7 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         raise NotImplementedError
 
     def sizes(self, data: DataT) -> dict[str, Any]:
-        """Returns what of the data a model is built of, such as the number of items, for JSON."""
+        """Returns the sizes that the model is built from, such as the number of items, as JSON."""
         raise NotImplementedError
 
     def build_model(
@@ -311,21 +333,22 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         """Returns the model that trains.
 
         Args:
-            sizes: What the data tell of it, such as the number of items.
+            sizes: The sizes of the data, as from `sizes`.
             options: The options of the run.
-            local_layers: The layers that are each client's own, as the method wants them.
+            local_layers: The local layers of the method.
         """
         raise NotImplementedError
 
-    def build(self, known_sizes: Mapping[str, Any], options: OptionsT) -> Built:
-        """Builds the model that trains, what a client does with it, and what evaluates it."""
+    def build(self, data_sizes: Mapping[str, Any], options: OptionsT) -> TaskBuild:
+        """Builds the model that trains, its algorithm, and its evaluator."""
         from fedpersonal.evaluation.evaluate import Evaluator
 
-        method, sizes = self.method(options), SimpleNamespace(**known_sizes)
+        method, sizes = self.method(options), SimpleNamespace(**data_sizes)
         model = self.build_model(sizes, options, method.local_layers(options, self.layers))
         names = tuple(dict.fromkeys(v.layer for v in model.variables))
         parts = {
-            part: tuple(n for n in own if n in names) for part, own in vars(self.layers).items()
+            part: tuple(n for n in layers if n in names)
+            for part, layers in vars(self.layers).items()
         }
         layers = dataclasses.replace(self.layers, **{**parts, "everything": names})
         evaluated = self.evaluated_model(sizes, options, model)
@@ -339,21 +362,21 @@ class Task(Generic[OptionsT, SourceT, DataT]):
             method.finetuning(options, layers),
             batch_size=options.client_batch_size,
             packing=self.evaluation_packing,
-            together=self.evaluated_together,
+            clients_per_shard=self.clients_per_evaluation_shard,
             seed=options.seed,
         )
-        return Built(model, algorithm, layers, evaluator)
+        return TaskBuild(model, algorithm, layers, evaluator)
 
     def for_model(self, model: PartitionedModel, dataset: ClientDataset) -> ClientDataset:
         """Returns a data set with the inputs that a model has."""
         features = {name: dataset.features[name] for name in model.input_spec}
-        if self.has_own_rows and "user" in features and not model.owned_tables:
+        if self.has_per_client_rows and "user" in features and not model.per_client_tables:
             features["user"] = np.zeros_like(features["user"])
         return dataclasses.replace(dataset, features=features)
 
     def training_clients(
-        self, model: PartitionedModel, train: ClientDataset | ReadWhenDrawn, options: OptionsT
-    ) -> ClientDataset | ReadWhenDrawn:
+        self, model: PartitionedModel, train: ClientDataset | LazyClients, options: OptionsT
+    ) -> ClientDataset | LazyClients:
         """Returns the clients that train, with the inputs that the model has.
 
         Args:
@@ -366,25 +389,25 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     def for_evaluation(
         self, model: PartitionedModel, part: EvaluationSet
     ) -> tuple[ClientDataset, ClientDataset]:
-        """Returns the support and the query sets with the inputs that the model has."""
+        """Returns the support and query sets with the inputs that the model has."""
         return self.for_model(model, part.support), self.for_model(model, part.query)
 
     def evaluated_model(
         self, sizes: SimpleNamespace, options: OptionsT, model: PartitionedModel
     ) -> PartitionedModel:
-        """Returns the model that evaluation applies: the one that trains, unless overridden.
+        """Returns the model to evaluate: the one that trains, unless overridden.
 
         Args:
-            sizes: What the data tell of it, such as the number of items.
+            sizes: The sizes of the data, as from `sizes`.
             options: The options of the run.
             model: The model that trains.
         """
         return model
 
-    def pool(self, options: OptionsT, num_clients: int) -> tuple[int, int]:
-        """Returns a server's batch size, and in how many rounds it sees all examples once.
+    def central_batching(self, options: OptionsT, num_clients: int) -> tuple[int, int]:
+        """Returns the batch size of a server with all data, and its rounds per pass over them.
 
-        As many examples a round as federated rounds have on average.
+        A round has as many examples as a federated round has on average.
         """
         clients = min(options.clients_per_round, num_clients)
         return options.client_batch_size, max(1, round(num_clients / clients))
@@ -392,32 +415,34 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     def validate(
         self, experiment: Experiment[OptionsT, DataT]
     ) -> Callable[[TrainedModel], ClientResults]:
-        """Returns what evaluates a model between rounds."""
+        """Returns a function that evaluates a model between rounds."""
         return experiment.evaluation(experiment.data.validation, start="kept", with_before=False)
 
-    def test(self, experiment: Experiment[OptionsT, DataT], trained: TrainedModel) -> TestReport:
+    def test(
+        self, experiment: Experiment[OptionsT, DataT], trained: TrainedModel
+    ) -> EvaluationReport:
         """Evaluates a trained model on the test clients, once."""
-        return TestReport(experiment.evaluation(experiment.data.test)(trained))
+        return EvaluationReport(experiment.evaluation(experiment.data.test)(trained))
 
-    def validated_metrics(self, data: DataT) -> Sequence[str]:
-        """Returns the metrics that validation has beside the loss and those of the model."""
+    def validation_metrics(self, data: DataT) -> Sequence[str]:
+        """Returns validation metrics other than the loss and the model's metrics."""
         return ()
 
-    def guesses(
+    def baselines(
         self, experiment: Experiment[OptionsT, DataT], part: EvaluationSet
-    ) -> Mapping[str, Guess]:
-        """Returns what results must beat: guesses that train no model, by their names.
+    ) -> Mapping[str, Baseline]:
+        """Returns baselines, which train no model, by their names.
 
         Args:
             experiment: The experiment.
-            part: Whose query sets are predicted: its `validation` or `test` clients.
+            part: The clients to predict: the experiment's `validation` or `test` clients.
         """
         return {}
 
     def recommend(
         self, experiment: Experiment[OptionsT, DataT], trained: TrainedModel, results: ClientResults
     ) -> Recommendations | None:
-        """Returns what a model recommends to some test clients; None of tasks without items.
+        """Returns recommendations to a few test clients; None for tasks without items.
 
         Args:
             experiment: The task's data and model.
@@ -429,36 +454,36 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     def boundary(
         self, experiment: Experiment[OptionsT, DataT]
     ) -> tuple[list[Crossing], list[dict[str, Any]]]:
-        """Returns what crosses between server and clients in rounds, and further entries."""
+        """Returns the values that cross between server and clients, and entries for other ones."""
         return experiment.trainer.crossings, []
 
-    def outside_privacy(self, experiment: Experiment[OptionsT, DataT]) -> list[str]:
-        """Names what else is told of clients, beside what differential privacy hides them in."""
+    def unprotected_outputs(self, experiment: Experiment[OptionsT, DataT]) -> list[str]:
+        """Returns the task's outputs that differential privacy does not protect, in words."""
         return []
 
     def describe(self, experiment: Experiment[OptionsT, DataT]) -> dict[str, Any]:
-        """Returns further entries of the summary that are known before the test."""
+        """Returns further entries of the summary that do not depend on the test."""
         return {}
 
-    def names(self, experiment: Experiment[OptionsT, DataT]) -> Mapping[str, Sequence[str]]:
-        """Returns what the rows of tables stand for, by the input that picks them: of users here.
+    def row_labels(self, experiment: Experiment[OptionsT, DataT]) -> Mapping[str, Sequence[str]]:
+        """Returns labels of the rows of tables, by the input that looks them up.
 
-        They are rows of the server's where it has everybody's data.
+        Here they are users, if the server has all clients' data and a row for each user.
         """
-        has_rows = self.has_own_rows and experiment.method.has_table
+        has_rows = self.has_per_client_rows and experiment.method.has_table
         return {"user": experiment.data.train.client_ids.tolist()} if has_rows else {}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""
         test = summary["test"]
         return [
-            f"{tested_text(test, self.client)}, {test['num_examples']:,} {self.examples}: "
-            f"{figures_text(test, self.metrics, self.client)}"
+            f"{population_text(test, self.client)}, {test['num_examples']:,} {self.examples}: "
+            f"{metrics_text(test, self.metrics, self.client)}"
         ]
 
 
 def _unfit_methods(task: Task, names: Collection[str]) -> tuple[tuple[str, str], ...]:
-    """Returns the methods that are not among the `names`, and why each does not fit a task."""
+    """Returns the methods that are not among `names`, and why each does not fit the task."""
     reasons = {
         name: f"the method does not fit the model of {task.name}, which has no layers for it of "
         f"the kind {' or '.join(method.missing_parts(task.layers))}"
@@ -468,8 +493,8 @@ def _unfit_methods(task: Task, names: Collection[str]) -> tuple[tuple[str, str],
     return tuple(reasons.items())
 
 
-def filled(text: str, counts: Mapping[str, Any]) -> str:
-    """Returns a text with counts in place of names in braces; those not known are left out."""
+def fill_counts(text: str, counts: Mapping[str, Any]) -> str:
+    """Returns a text with counts in place of names in braces; missing counts are left out."""
 
     def count(match: re.Match[str]) -> str:
         value = counts.get(match[1])

@@ -1,4 +1,4 @@
-"""TensorFlow code as a computation: a graph, and the names of what goes in and comes out."""
+"""TensorFlow code as a computation: a graph with the names of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -17,35 +17,38 @@ from fedpersonal.tff.language import Binding
 def tf_computation(*types: Any) -> Callable[[Callable[..., Any]], language.Computation]:
     """Decorates TensorFlow code as a computation of arguments of the given types.
 
-    The code is traced once. It takes a value for each type, in the type's containers: dictionaries,
-    named tuples and the like, of tensors and datasets. It returns such values, too.
+    The code is traced once. It takes a value for each type, in the type's containers, such as
+    dictionaries and named tuples of tensors and datasets. It returns such values, too.
 
     Args:
-        *types: Types, or what `to_type` makes types of.
+        *types: Types, or values that `to_type` converts to types.
 
     Returns:
-        The decorator. Without types the computation has no argument; with one, that is its
-        argument; with several, a struct of them.
+        The decorator. Without types the computation has no argument. With one type it has one
+        argument; with several, its argument is a struct of them.
     """
-    given = [language.to_type(t) for t in types]
-    # The code's arguments are known by their place.
-    joined = language.StructWithPythonType(given, tuple) if len(given) > 1 else None
-    parameter_type = joined or (given[0] if given else None)
+    argument_types = [language.to_type(t) for t in types]
+    # Arguments are identified by their positions.
+    is_struct = len(argument_types) > 1
+    if is_struct:
+        parameter_type = language.StructWithPythonType(argument_types, tuple)
+    else:
+        parameter_type = argument_types[0] if argument_types else None
 
     def decorate(fn: Callable[..., Any]) -> language.Computation:
         with tf.Graph().as_default() as graph:
-            arguments = [_placeholders(t) for t in given]
+            arguments = [_placeholders(t) for t in argument_types]
             result = fn(*(value for value, _ in arguments))
             if graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
                 raise ValueError("TensorFlow code of a computation makes no variables.")
-            result_type, fetched = _captured(result)
+            result_type, fetched = _capture(result)
         bindings = [binding for _, binding in arguments]
         message = language.TensorFlowProto(
-            parameter=_struct(bindings) if joined else (bindings or [None])[0], result=fetched
+            parameter=_struct(bindings) if is_struct else (bindings or [None])[0], result=fetched
         )
         message.graph_def.Pack(graph.as_graph_def())
         type_spec = language.FunctionType(parameter_type, result_type)
-        return language.computation_of(
+        return language.computation_from_proto(
             language.ComputationProto(type=language.to_proto(type_spec), tensorflow=message),
             type_spec,
         )
@@ -59,11 +62,11 @@ def spec_of(type_spec: language.Type) -> Any:
         return tf.data.DatasetSpec(spec_of(type_spec.element))
     if isinstance(type_spec, language.TensorType):
         return tf.TensorSpec(type_spec.shape, type_spec.dtype)
-    return contained(type_spec, [spec_of(t) for _, t in language.iter_elements(type_spec)])
+    return pack_container(type_spec, [spec_of(t) for _, t in language.iter_elements(type_spec)])
 
 
-def contained(type_spec: language.StructType, parts: list[Any]) -> Any:
-    """Puts a struct's parts into its type's container; without one, a dictionary or a tuple."""
+def pack_container(type_spec: language.StructType, parts: list[Any]) -> Any:
+    """Puts a struct's parts into its type's container, by default a dictionary or a tuple."""
     names = [name for name, _ in language.iter_elements(type_spec)]
     is_named = bool(names) and names[0] is not None
     container = getattr(type_spec, "python_container", None)
@@ -75,7 +78,7 @@ def contained(type_spec: language.StructType, parts: list[Any]) -> Any:
 
 
 def _placeholders(type_spec: language.Type) -> tuple[Any, Any]:
-    """Returns placeholders of a type's value, in its containers, and how they are named."""
+    """Returns placeholders of a type's value, in its containers, and their names."""
     if isinstance(type_spec, language.TensorType):
         tensor = tf.compat.v1.placeholder(type_spec.dtype, type_spec.shape, name="argument")
         return tensor, _tensor(tensor)
@@ -84,11 +87,13 @@ def _placeholders(type_spec: language.Type) -> tuple[Any, Any]:
         dataset = tf.data.experimental.from_variant(variant, spec_of(type_spec.element))
         return dataset, _dataset(variant)
     parts = [_placeholders(part) for _, part in language.iter_elements(type_spec)]
-    return contained(type_spec, [p for p, _ in parts]), _struct([binding for _, binding in parts])
+    return pack_container(type_spec, [p for p, _ in parts]), _struct(
+        [binding for _, binding in parts]
+    )
 
 
-def _captured(value: Any) -> tuple[language.Type, Any]:
-    """Returns the type of what code returns, and how its tensors are named."""
+def _capture(value: Any) -> tuple[language.Type, Any]:
+    """Returns the type of a traced value, and the names of its tensors."""
     if isinstance(value, tf.data.Dataset):
         element = language.to_type(tf.nest.map_structure(_tensor_type, value.element_spec))
         return language.SequenceType(element), _dataset(tf.data.experimental.to_variant(value))
@@ -102,9 +107,9 @@ def _captured(value: Any) -> tuple[language.Type, Any]:
     elif isinstance(value, (list, tuple)):
         parts = [(None, part) for part in value]
     else:
-        tensor = tf.identity(value)  # What is fed cannot be fetched.
+        tensor = tf.identity(value)  # A fed tensor cannot be fetched.
         return _tensor_type(tensor), _tensor(tensor)
-    captured = [(name, *_captured(part)) for name, part in parts]
+    captured = [(name, *_capture(part)) for name, part in parts]
     fields = [(name, part) if name else part for name, part, _ in captured]
     binding = _struct([binding for *_, binding in captured])
     return language.StructWithPythonType(fields, container), binding

@@ -1,8 +1,8 @@
 """The federated language: types, values, computations and building blocks, by name.
 
-It is TensorFlow Federated's own up to release 0.87, and the package `federated-language` after it,
-on which later releases stand. No other module imports either, so that a release which moves a name
-is met here.
+Up to release 0.87, TensorFlow Federated contains the language; later releases depend on the package
+`federated-language`. No other module imports either, so only this module depends on where a release
+has a name.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import importlib.util
 from typing import Any
 
 STACKS = ("tff", "today")
-_is_own = False
+_is_in_tff = False
 if importlib.util.find_spec("tensorflow_federated"):
     import tensorflow_federated as _language
 
-    _is_own = hasattr(getattr(_language, "framework", None), "Block")
+    _is_in_tff = hasattr(getattr(_language, "framework", None), "Block")
 
-if _is_own:
+if _is_in_tff:
     from tensorflow_federated import framework as _framework
     from tensorflow_federated import structure as _structure
     from tensorflow_federated.proto.v0 import computation_pb2 as _messages
@@ -34,11 +34,11 @@ else:
     Computation = _framework.Computation
     type_to_py_container = _framework.type_to_py_container
 
-# Which of the two sets of pinned packages this program runs on.
-STACK = STACKS[0] if _is_own else STACKS[1]
+# The set of pinned packages that this program runs on.
+STACK = STACKS[0] if _is_in_tff else STACKS[1]
 VERSION = f"{_language.__name__.replace('_', '-')} {_language.__version__}"
 
-# All that it has, for what the library itself does not call.
+# The whole package, for names that the library does not use.
 PACKAGE = _language
 
 # Types and values.
@@ -67,7 +67,7 @@ federated_sum = _language.federated_sum
 federated_value = _language.federated_value
 federated_zip = _language.federated_zip
 
-# Building blocks, of which computations are made, and the messages that they are sent as.
+# Building blocks of computations, and their serialised messages.
 Binding = _messages.TensorFlow.Binding
 Block = _framework.Block
 Call = _framework.Call
@@ -84,20 +84,20 @@ TensorFlowProto = _messages.TensorFlow
 transform_postorder = _framework.transform_postorder
 unique_name_generator = _framework.unique_name_generator
 
-# Contexts, in which they run.
+# Contexts, which run computations.
 get_context_stack = _framework.get_context_stack
 SyncContext = _framework.SyncContext
 
 
 def to_proto(block: Any) -> Any:
-    """Returns the message that a building block or a type is."""
+    """Serialises a building block or a type to a message."""
     if hasattr(block, "to_proto"):
         return block.to_proto()
     return type_serialization.serialize_type(block) if isinstance(block, Type) else block.proto
 
 
-def computation_of(message: Any, type_spec: Any) -> Any:
-    """Returns the computation that a message is, of a type with the containers of its values."""
+def computation_from_proto(message: Any, type_spec: Any) -> Any:
+    """Returns the computation of a message and a type, which has the containers of its values."""
     return _framework.ConcreteComputation(
         computation_proto=message, context_stack=get_context_stack(), annotated_type=type_spec
     )

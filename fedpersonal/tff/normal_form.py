@@ -1,7 +1,7 @@
-"""A computation's parts in the order in which they run: the call-dominant form.
+"""The call-dominant form of a computation: its parts in the order of execution.
 
-In it no function is called that is written in the computation itself: its body stands in the
-call's place. Each call of something else has a name, and what no result needs is gone.
+The body of each function of the computation replaces the function's calls. Each other call has a
+name, and parts that no result needs are removed.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ Scope = Mapping[str, ComputationBuildingBlock]
 
 
 def to_call_dominant(block: ComputationBuildingBlock) -> ComputationBuildingBlock:
-    """Returns the same computation in call-dominant form.
+    """Returns a computation in call-dominant form.
 
     Args:
         block: The computation's building block.
     """
     body = _Body(unique_name_generator(block))
-    return body.ended(body.build(block, {}))
+    return body.finish(body.build(block, {}))
 
 
 class _Body:
-    """The calls within one function, each under a name that no other has."""
+    """The calls within one function, each under a unique name."""
 
     def __init__(self, names: Iterator[str]):
         self._names = names
         self._calls: list[tuple[str, Call]] = []
 
     def build(self, block: ComputationBuildingBlock, scope: Scope) -> ComputationBuildingBlock:
-        """Returns what a block comes to where names are those of a scope; notes its calls."""
+        """Returns the normal form of a block in a scope of names, and records its calls."""
         if isinstance(block, Reference):
             return scope.get(block.name, block)
         if isinstance(block, Selection):
             source, index = self.build(block.source, scope), block.as_index()
-            is_known = isinstance(source, Struct)
-            return source[index] if is_known else Selection(source, index=index)
+            is_struct = isinstance(source, Struct)
+            return source[index] if is_struct else Selection(source, index=index)
         if isinstance(block, Struct):
             return Struct([(name, self.build(part, scope)) for name, part in iter_elements(block)])
         if isinstance(block, Block):
@@ -55,12 +55,12 @@ class _Body:
                 scope = {**scope, name: self.build(value, scope)}
             return self.build(block.result, scope)
         if isinstance(block, Lambda):
-            return self._function(block, scope)
+            return self._build_function(block, scope)
         if isinstance(block, Call):
-            return self._called(block, scope)
+            return self._build_call(block, scope)
         return block
 
-    def ended(self, result: ComputationBuildingBlock) -> ComputationBuildingBlock:
+    def finish(self, result: ComputationBuildingBlock) -> ComputationBuildingBlock:
         """Returns the calls that a result needs, and the result."""
         kept, needed = [], _names_in(result)
         for name, call in reversed(self._calls):
@@ -69,23 +69,23 @@ class _Body:
                 needed |= _names_in(call)
         return Block(kept[::-1], result) if kept else result
 
-    def _called(self, block: Call, scope: Scope) -> ComputationBuildingBlock:
+    def _build_call(self, block: Call, scope: Scope) -> ComputationBuildingBlock:
         function = self.build(block.function, scope)
         argument = None if block.argument is None else self.build(block.argument, scope)
         if isinstance(function, Lambda):
-            # Its own names were made here, so none can hide another.
-            own = {} if argument is None else {function.parameter_name: argument}
-            return self.build(function.result, own)
+            # The function's names are unique, so none can hide another.
+            parameters = {} if argument is None else {function.parameter_name: argument}
+            return self.build(function.result, parameters)
         name = next(self._names)
         self._calls.append((name, Call(function, argument)))
         return Reference(name, block.type_signature)
 
-    def _function(self, block: Lambda, scope: Scope) -> Lambda:
+    def _build_function(self, block: Lambda, scope: Scope) -> Lambda:
         inner, name = _Body(self._names), block.parameter_name
         if name is not None:
             name = next(self._names)
             scope = {**scope, block.parameter_name: Reference(name, block.parameter_type)}
-        body = inner.ended(inner.build(block.result, scope))
+        body = inner.finish(inner.build(block.result, scope))
         return Lambda(name, block.parameter_type, body)
 
 

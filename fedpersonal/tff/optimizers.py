@@ -1,7 +1,7 @@
-"""Optimizers as functions of a state: those of `tff.learning.optimizers`, in the same operations.
+"""The optimizers of `tff.learning.optimizers` with the same operations, as functions of a state.
 
-A step takes the same operations in the same order as TFF's, so that weights are equal to the bit,
-and states have the same names.
+A step computes the same operations in the same order as TFF's, so that weights are equal to the
+bit. States have the same names.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ State = collections.OrderedDict
 Numbers = Mapping[str, Any]
 Values = Any
 _RATE = "learning_rate"
-# Of the numbers, a weight, its gradient and its slots: the weight after a step, and its slots.
+# Maps the numbers, a weight, its gradient and its slots to the next weight and slots.
 _Step = Callable[..., tuple]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Stepping:
-    """An optimizer whose state are numbers, and slots of each weight's shape.
+class SlotOptimizer:
+    """An optimizer whose state consists of numbers, and of slots of each weight's shape.
 
     Attributes:
-        step: What a step does to one weight.
-        numbers: Its numbers, such as the learning rate, by name.
-        slots: What each slot starts as, by name.
-        last: Numbers that the state has after the slots.
+        step: The function that steps one weight.
+        numbers: Name to number, such as the learning rate.
+        slots: Slot to its initial value.
+        last: Numbers that follow the slots in the state.
     """
 
     step: _Step
@@ -40,14 +40,14 @@ class Stepping:
     def initialize(self, specs: Any) -> Any:
         """Returns the state before the first step, of values of these shapes."""
 
-        def filled(start: float) -> Any:
+        def fill(start: float) -> Any:
             if not start:
                 return tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), specs)
             return tf.nest.map_structure(
                 lambda s: tf.ones(s.shape, s.dtype) * tf.cast(start, s.dtype), specs
             )
 
-        slots = {name: filled(start) for name, start in self.slots.items()}
+        slots = {name: fill(start) for name, start in self.slots.items()}
         return State({**self.numbers, **slots, **self.last})
 
     def next(
@@ -60,8 +60,8 @@ class Stepping:
     ) -> tuple[Any, Values]:
         """Returns the next state, and the values after a step.
 
-        `align` reshapes a number of the state to be broadcast against a weight, where both are
-        those of a stack of clients.
+        `align` reshapes a number of the state so that it broadcasts against a weight, if both are
+        stacked over clients.
         """
         tf.nest.assert_same_structure(weights, gradients)
         new = State(state)
@@ -69,34 +69,34 @@ class Stepping:
             new["step"] = state["step"] + 1
         leaves = [weights, gradients, *(state[name] for name in self.slots)]
         numbers = {name: value for name, value in new.items() if name not in self.slots}
-        made = [
-            self._stepped({n: align(v, leaf[0]) for n, v in numbers.items()}, *leaf)
+        stepped = [
+            self._step_weight({n: align(v, leaf[0]) for n, v in numbers.items()}, *leaf)
             for leaf in zip(*map(tf.nest.flatten, leaves))
         ]
-        columns = [list(column) for column in zip(*made)] or [[] for _ in leaves[1:]]
+        columns = [list(column) for column in zip(*stepped)] or [[] for _ in leaves[1:]]
         for name, column in zip(self.slots, columns[1:]):
             new[name] = tf.nest.pack_sequence_as(state[name], column)
         return new, tf.nest.pack_sequence_as(weights, columns[0])
 
-    def _stepped(self, numbers: Numbers, weight: Any, gradient: Any, *slots: Any) -> tuple:
+    def _step_weight(self, numbers: Numbers, weight: Any, gradient: Any, *slots: Any) -> tuple:
         if isinstance(gradient, tf.IndexedSlices):
             gradient = tf.convert_to_tensor(gradient)
         return self.step(numbers, weight, gradient, *slots)
 
 
-def build_sgdm(learning_rate: Any = 0.01, momentum: Any = None) -> Stepping:
-    """Returns SGD, with momentum where it is given."""
+def build_sgdm(learning_rate: Any = 0.01, momentum: Any = None) -> SlotOptimizer:
+    """Returns SGD, with momentum unless `momentum` is None or 0."""
     if momentum:
         numbers = {_RATE: learning_rate, "momentum": momentum}
-        return Stepping(_momentum_step, numbers, {"accumulator": 0.0})
-    return Stepping(_sgd_step, {_RATE: learning_rate})
+        return SlotOptimizer(_momentum_step, numbers, {"accumulator": 0.0})
+    return SlotOptimizer(_sgd_step, {_RATE: learning_rate})
 
 
 def build_adam(
     learning_rate: Any, beta_1: Any = 0.9, beta_2: Any = 0.999, epsilon: Any = 1e-7
-) -> Stepping:
+) -> SlotOptimizer:
     """Returns Adam (Kingma and Ba, 2015)."""
-    return Stepping(_adam_step, _moments(learning_rate, beta_1, beta_2, epsilon), _slots(0.0))
+    return SlotOptimizer(_adam_step, _moments(learning_rate, beta_1, beta_2, epsilon), _slots(0.0))
 
 
 def build_adamw(
@@ -105,10 +105,10 @@ def build_adamw(
     beta_2: Any = 0.999,
     epsilon: Any = 1e-7,
     weight_decay: Any = 0.004,
-) -> Stepping:
+) -> SlotOptimizer:
     """Returns Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
     numbers, last = _moments(learning_rate, beta_1, beta_2, epsilon), {"weight_decay": weight_decay}
-    return Stepping(_adamw_step, numbers, _slots(0.0), last)
+    return SlotOptimizer(_adamw_step, numbers, _slots(0.0), last)
 
 
 def build_yogi(
@@ -117,25 +117,25 @@ def build_yogi(
     beta_2: Any = 0.999,
     epsilon: Any = 1e-3,
     initial_preconditioner_value: float = 1e-6,
-) -> Stepping:
+) -> SlotOptimizer:
     """Returns Yogi (Zaheer et al., 2018)."""
     numbers = _moments(learning_rate, beta_1, beta_2, epsilon)
-    return Stepping(_yogi_step, numbers, _slots(initial_preconditioner_value))
+    return SlotOptimizer(_yogi_step, numbers, _slots(initial_preconditioner_value))
 
 
 def build_adagrad(
     learning_rate: Any, initial_preconditioner_value: float = 0.1, epsilon: Any = 1e-7
-) -> Stepping:
+) -> SlotOptimizer:
     """Returns Adagrad (Duchi et al., 2011)."""
     numbers = {_RATE: learning_rate, "epsilon": epsilon}
-    return Stepping(_adagrad_step, numbers, {"preconditioner": initial_preconditioner_value})
+    return SlotOptimizer(_adagrad_step, numbers, {"preconditioner": initial_preconditioner_value})
 
 
 def schedule_learning_rate(optimizer: Any, schedule: Callable[[tf.Tensor], Any]) -> _Scheduled:
     """Returns an optimizer with another learning rate in each round.
 
     Args:
-        optimizer: One whose state has a `learning_rate`.
+        optimizer: An optimizer whose state has a `learning_rate`.
         schedule: Maps a round's number, int32 from 0, to its rate.
     """
     return _Scheduled(optimizer, schedule)
@@ -154,10 +154,10 @@ class _Scheduled:
 
     def next(self, state: Any, weights: Values, gradients: Values) -> tuple[Any, Values]:
         """Returns the next round's state, and the values after a step."""
-        own, weights = self.optimizer.next(state["optimizer"], weights, gradients)
+        inner, weights = self.optimizer.next(state["optimizer"], weights, gradients)
         number = state["round_num"] + 1
-        own[_RATE] = self.schedule(number)
-        return State(round_num=number, optimizer=own), weights
+        inner[_RATE] = self.schedule(number)
+        return State(round_num=number, optimizer=inner), weights
 
 
 def _moments(learning_rate: Any, beta_1: Any, beta_2: Any, epsilon: Any) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def _second_moment(n: Numbers, g: Any, p: Any) -> Any:
 
 
 def _corrections(n: Numbers) -> tuple[Any, Any]:
-    """Returns what moments that start at 0 are too small by."""
+    """Returns the bias corrections of both moments, which start at 0."""
     step = tf.cast(n["step"], tf.float32)
     return 1.0 - tf.pow(n["beta_1"], step), 1.0 - tf.pow(n["beta_2"], step)
 

@@ -1,4 +1,4 @@
-"""What only TensorFlow Federated itself has: its runtime, its aggregators, its data sets."""
+"""The parts that exist only in TensorFlow Federated: runtime, aggregators, datasets."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from fedpersonal.errors import UserError
 
 if not importlib.util.find_spec("tensorflow_federated"):
     raise UserError(
-        "TensorFlow Federated is not installed here. Its own runtime, its aggregators and its "
-        "Stack Overflow data take it: Python 3.9 to 3.11 on Linux and x86-64."
+        "TensorFlow Federated is not installed here. Its runtime, its aggregators and its "
+        "Stack Overflow data need it: Python 3.9 to 3.11 on Linux and x86-64."
     )
 
 import tensorflow_federated as _tff
 
-# Its runtime.
+# Runtime.
 create_sync_local_cpp_execution_context = (
     _tff.backends.native.create_sync_local_cpp_execution_context
 )

@@ -1,3 +1,3 @@
-"""Everything around the rounds of a simulation: sampling, the loop, checkpoints, metrics."""
+"""Training: sampling of clients, the loop over rounds, callbacks, progress, privacy budget."""
 
 from __future__ import annotations

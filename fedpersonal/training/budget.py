@@ -1,4 +1,4 @@
-"""What training with differential privacy spends, by Google's `dp-accounting`."""
+"""The privacy budget that training spends, computed with Google's `dp-accounting`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedpersonal.training.clients import SAMPLINGS
 
 if TYPE_CHECKING:
     from fedpersonal.federated.privacy import DifferentialPrivacy
-    from fedpersonal.training.draw import Draw
+    from fedpersonal.training.client_sampling import ClientSampling
 
 _LEAST_NOISE, _MOST_NOISE = 0.1, 1e5
 _HIGHEST_ORDER = 128
@@ -25,19 +25,20 @@ _HIGHEST_ORDER = 128
 
 @dataclasses.dataclass(frozen=True)
 class PrivacyBudget:
-    """The (epsilon, delta) of rounds with clients drawn in a certain way.
+    """The (epsilon, delta) of rounds with sampled clients.
 
-    `epsilon` is that against who does not know which clients were drawn, `epsilon_of_known_draw`
-    that against who does.
+    `epsilon` holds against attackers who do not know which clients were sampled,
+    `epsilon_of_known_draw` against those who do.
 
     Attributes:
-        num_clients: Clients that may take part.
-        clients_per_round: How many of them are drawn for a round, on average.
-        sampling: `fixed`: so many clients in each round; or `poisson`: each client by itself, with
-            the same chance.
+        num_clients: Number of clients that may take part.
+        clients_per_round: Number of clients sampled for a round, on average.
+        sampling: `fixed`: the same number of clients in each round; or `poisson`: each client
+            independently, with the same probability.
         noise_multiplier: Standard deviation of the noise, as a multiple of the bound on a client's
             update.
-        delta: The chance that epsilon does not hold; None for `num_clients` to the power of -1.1.
+        delta: The probability that epsilon does not hold; None for `num_clients` to the power of
+            -1.1.
     """
 
     num_clients: int
@@ -52,7 +53,7 @@ class PrivacyBudget:
                 f"PrivacyBudget: sampling is {self.sampling!r}; it must be one of "
                 f"{', '.join(SAMPLINGS)}."
             )
-        # One client alone would have a delta of 1.
+        # A single client would have a delta of 1.
         delta = max(2, self.num_clients) ** -1.1 if self.delta is None else self.delta
         if not 0 < delta < 1:
             raise UserError(f"PrivacyBudget: delta is {delta}; it must be between 0 and 1.")
@@ -65,10 +66,10 @@ class PrivacyBudget:
         """Returns the budget with the least noise, to a thousandth, that spends at most an epsilon.
 
         Args:
-            epsilon: What all rounds may spend.
-            rounds: How many they are.
-            most_rounds: In how many of them one client is drawn at most, where the draw is known;
-                None where it is secret.
+            epsilon: The epsilon that all rounds together may spend.
+            rounds: Number of rounds.
+            most_rounds: The largest number of rounds in which one client is sampled, if the
+                attacker knows the sampled clients; None if they are secret.
             **scheme: The other attributes of the class.
 
         Raises:
@@ -96,12 +97,12 @@ class PrivacyBudget:
 
     @property
     def draws_all(self) -> bool:
-        """Whether each round has all clients."""
+        """Whether each round samples all clients."""
         return self.clients_per_round >= self.num_clients
 
     @property
     def accountant(self) -> str:
-        """How epsilon is computed, in words."""
+        """A description of how epsilon is computed."""
         if self.draws_all:
             return "PLD of the Gaussian mechanism, all clients in each round"
         if self.sampling == "poisson":
@@ -110,34 +111,35 @@ class PrivacyBudget:
 
     @property
     def neighbours(self) -> str:
-        """What data are told from what others with no more certainty than epsilon allows."""
+        """The difference between data sets that epsilon makes hard to distinguish."""
         is_fixed = self.sampling == "fixed" and not self.draws_all
         return "one client replaced" if is_fixed else "one client added or removed"
 
     def epsilon(self, rounds: int) -> float:
-        """Returns what rounds have spent; infinity without noise."""
+        """Returns the epsilon that rounds have spent; infinity without noise."""
         if rounds == 0:
             return 0.0
         return self._epsilon_of(rounds) if self.noise_multiplier else math.inf
 
     def epsilon_of_known_draw(self, most_rounds: int) -> float:
-        """Returns what is spent against who knows which clients were drawn in which rounds.
+        """Returns epsilon against attackers who know which clients each round sampled.
 
         Args:
-            most_rounds: In how many of the rounds one client was drawn at most.
+            most_rounds: The largest number of rounds in which one client was sampled.
         """
         if most_rounds == 0:
             return 0.0
         if not self.noise_multiplier:
             return math.inf
-        # So many Gaussian mechanisms are one; a client in another's place moves a sum twice as far.
+        # The composition of Gaussian mechanisms is one Gaussian mechanism. Replacing a client by
+        # another moves a sum twice as far as adding one.
         is_replaced = self.neighbours == "one client replaced"
         noise = self.noise_multiplier / (2 if is_replaced else 1) / math.sqrt(most_rounds)
         return _loss(noise, 1).get_epsilon_for_delta(self.delta)
 
     @functools.cached_property
     def _epsilon_of(self) -> Callable[[int], float]:
-        """Rounds to epsilon; what one round costs is computed once."""
+        """A function from rounds to epsilon; the cost of one round is computed once."""
         noise, delta = self.noise_multiplier, self.delta
         if self.draws_all:
             return self.epsilon_of_known_draw
@@ -145,7 +147,7 @@ class PrivacyBudget:
         if self.sampling == "poisson":
             one = _loss(noise, rate)
             return lambda rounds: one.self_compose(rounds).get_epsilon_for_delta(delta)
-        # The formula's sensitivity is 1; one client in another's place moves a sum of clipped
+        # The formula's sensitivity is 1; replacing a client by another moves a sum of clipped
         # updates by up to twice the bound.
         rdp = dp_accounting.rdp.RdpAccountant(
             orders=_orders(), neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
@@ -161,12 +163,12 @@ class PrivacyBudget:
 
 @dataclasses.dataclass(frozen=True)
 class Spending:
-    """What a run spends.
+    """The privacy budget that a run spends.
 
     Attributes:
-        privacy: Its mechanism.
-        budget: How its clients are drawn.
-        most_rounds: Maps rounds to what `ClientSampler.most_rounds` says of their public draw.
+        privacy: The mechanism.
+        budget: The budget, for the run's sampling of clients.
+        most_rounds: Maps rounds to the result of `ClientSampler.most_rounds` for public sampling.
     """
 
     privacy: DifferentialPrivacy
@@ -174,34 +176,36 @@ class Spending:
     most_rounds: Callable[[int], np.ndarray]
 
     @classmethod
-    def of(cls, privacy: DifferentialPrivacy, draw: Draw, *, sampling: str) -> Spending:
-        """Returns what is spent where clients are drawn so; they are expected unless others are."""
-        expected = privacy.expected_clients or float(draw.clients_per_round)
+    def of(
+        cls, privacy: DifferentialPrivacy, clients: ClientSampling, *, sampling: str
+    ) -> Spending:
+        """Returns the spending of a mechanism, with `expected_clients` set if it was None."""
+        expected = privacy.expected_clients or float(clients.clients_per_round)
         budget = PrivacyBudget(
-            num_clients=draw.num_clients,
-            clients_per_round=draw.clients_per_round,
+            num_clients=clients.num_clients,
+            clients_per_round=clients.clients_per_round,
             sampling=sampling,
             noise_multiplier=privacy.noise_multiplier,
             delta=privacy.delta,
         )
-        settled = dataclasses.replace(privacy, expected_clients=expected)
-        return cls(settled, budget, draw.most_rounds)
+        complete = dataclasses.replace(privacy, expected_clients=expected)
+        return cls(complete, budget, clients.most_rounds)
 
     def by_round(self, rounds: int) -> Callable[[int], dict[str, float]] | None:
-        """Returns what a round's row says of epsilon, never less than what is spent; or None.
+        """Returns a function from round to its column `epsilon`, an upper bound; or None.
 
-        PLD takes 10 ms for a number of rounds: it is asked for at every fiftieth of the run.
+        PLD takes 10 ms for a number of rounds, so epsilon is computed 50 times in a run.
         """
         budget, every = self.budget, math.ceil(rounds / 50)
         if not budget.noise_multiplier:
             return None
-        known = None if self.privacy.is_secret else self.most_rounds(rounds)
+        most_rounds = None if self.privacy.is_secret else self.most_rounds(rounds)
 
         @functools.lru_cache(maxsize=1)
         def epsilon_by(number: int) -> float:
-            if known is None:
+            if most_rounds is None:
                 return budget.epsilon(number)
-            return budget.epsilon_of_known_draw(int(known[number]))
+            return budget.epsilon_of_known_draw(int(most_rounds[number]))
 
         def spent(round_number: int) -> dict[str, float]:
             return {"epsilon": epsilon_by(min(rounds, every * math.ceil(round_number / every)))}
@@ -209,23 +213,23 @@ class Spending:
         return spent
 
     def describe(self, rounds: int) -> dict[str, Any]:
-        """Returns what rounds have spent, of what mechanism, for JSON; no epsilon is None."""
+        """Returns the spent budget and its mechanism for JSON; an infinite epsilon is None."""
         privacy, budget = self.privacy, self.budget
-        # Of a secret draw only its owner could count them: as if a client were in all rounds.
+        # With secret sampling no one can count a client's rounds: assume that it is in all.
         most = rounds if privacy.is_secret else int(self.most_rounds(rounds)[-1])
         both = {
             "epsilon_secret_draw": budget.epsilon(rounds),
             "epsilon_public_draw": budget.epsilon_of_known_draw(most),
         }
-        told = {name: value if math.isfinite(value) else None for name, value in both.items()}
+        epsilons = {name: value if math.isfinite(value) else None for name, value in both.items()}
         draw = "secret" if privacy.is_secret else "public"
         accountant = budget.accountant
         if not privacy.is_secret:
             accountant = f"PLD of the Gaussian mechanism, one client in at most {most} rounds"
         return {
             **dataclasses.asdict(privacy),
-            "epsilon": told[f"epsilon_{draw}_draw"],
-            **told,
+            "epsilon": epsilons[f"epsilon_{draw}_draw"],
+            **epsilons,
             "draw": draw,
             "most_rounds": most,
             "delta": budget.delta,
@@ -240,13 +244,13 @@ class Spending:
 
 
 def _orders() -> list[float]:
-    """Returns RDP's usual orders without the highest, which cost more than all others together."""
+    """Returns RDP's default orders without the highest, which take most of the time."""
     return [order for order in dp_accounting.rdp.RdpAccountant().orders if order <= _HIGHEST_ORDER]
 
 
 def _loss(noise: float, rate: float) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """Returns the privacy loss of one round, where a client takes part at a rate."""
-    # Fine beside what a round costs; epsilon is rounded up in any case.
+    """Returns the privacy loss of one round, given the probability that a client takes part."""
+    # Fine compared with a round's cost; epsilon is rounded up in any case.
     step = min(max(0.1 * rate / noise, 1e-5), 1e-3)
     return privacy_loss_distribution.from_gaussian_mechanism(
         noise, value_discretization_interval=step, sampling_prob=rate

@@ -1,4 +1,4 @@
-"""What takes part in the rounds of a run: callbacks, and those that watch a metric."""
+"""Callbacks of a run's rounds, such as those that watch a metric."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import numpy as np
 import tqdm
 from absl import logging
 
-from fedpersonal.errors import TrainingError, UserError, listed
+from fedpersonal.errors import TrainingError, UserError, join_words
 from fedpersonal.runs.folder import RunFolder
 
 
 @dataclasses.dataclass
-class Run:
-    """A run under way.
+class RunState:
+    """The state of a run in progress.
 
     Attributes:
-        folder: Where its files are.
+        folder: The run's folder.
         total_rounds: The last round.
-        is_evaluated: Whether some rounds are followed by an evaluation.
+        is_evaluated: Whether an evaluation follows some of the rounds.
         state: The state after the last finished round.
-        round_number: That round, or 0 before the first.
-        metrics: Its metrics by column of `metrics.csv`: 'train/loss', 'eval/rmse'. Empty in
-            `on_start`.
-        seconds: How long its training took.
-        train_wall_seconds: The time spent in training up to it, over all sessions of the run.
+        round_number: The last finished round, or 0 before the first.
+        metrics: Metrics of that round by column of `metrics.csv`: 'train/loss', 'eval/rmse'. Empty
+            in `on_start`.
+        seconds: Duration of that round's training.
+        train_wall_seconds: The time spent in training so far, over all sessions of the run.
         saved_round: The round of the newest checkpoint, or 0.
         stop_reason: Why the run has ended before `total_rounds`, or None.
     """
@@ -46,44 +46,45 @@ class Run:
     stop_reason: str | None = None
 
     def stop(self, reason: str) -> None:
-        """Ends the run after this round, for good: if it is resumed, no further round is run.
+        """Ends the run after this round; a resumed run then runs no further round.
 
         Args:
-            reason: A line for the user.
+            reason: The reason, one line for the user.
         """
         self.stop_reason = self.stop_reason or reason
 
 
 class Callback:
-    """Takes part in a run; a subclass overrides what it needs.
+    """Base class of callbacks; a subclass overrides the methods that it needs.
 
-    A round's row is written to `metrics.csv` first, then each callback sees the round, then comes
-    the checkpoint if one is due. A callback may change nothing but itself and `run.stop`.
+    After a round, its row is written to `metrics.csv`, then each callback is called, then a
+    checkpoint is saved if one is due. A callback may change its attributes and call `run.stop`, but
+    change nothing else.
 
-    An error in a callback ends the run as Ctrl-C does: the rounds before are saved, and the round
+    An error in a callback ends the run as Ctrl-C does: the previous rounds are saved, and the round
     is run again when the run is resumed.
 
     Attributes:
-        remembers: The names of the attributes that checkpoints carry. A run that was killed goes on
-            from its last checkpoint, so what is known from former rounds belongs here: arrays,
-            numbers and texts, in containers and in classes that the process's state has, too. They
-            are to be replaced, not changed in place.
+        remembers: Names of the attributes that checkpoints store. A killed run resumes from its
+            last checkpoint, so list all attributes that depend on earlier rounds: arrays, numbers
+            and texts, in containers and in classes that also occur in the process's state. Replace
+            these attributes, do not change them in place.
     """
 
     remembers: ClassVar[tuple[str, ...]] = ()
 
-    def on_start(self, run: Run) -> None:
+    def on_start(self, run: RunState) -> None:
         """Is called before the first round of a session."""
 
-    def on_round_end(self, run: Run) -> None:
+    def on_round_end(self, run: RunState) -> None:
         """Is called after each round."""
 
-    def on_end(self, run: Run, error: BaseException | None) -> None:
-        """Is called when a session ends, in whatever way, after its last checkpoint.
+    def on_end(self, run: RunState, error: BaseException | None) -> None:
+        """Is called when a session ends, with or without an error, after its last checkpoint.
 
         Args:
             run: The run.
-            error: What ended the session, such as KeyboardInterrupt; None if nothing did.
+            error: The exception that ended the session, such as KeyboardInterrupt, or None.
         """
 
 
@@ -91,31 +92,31 @@ _SIGNS = {"min": -1, "max": 1}
 
 
 class WatchedMetric(Callback):
-    """Watches a metric; a subclass says what follows from its values.
+    """Watches a metric; a subclass acts on its values.
 
     Attributes:
-        best: Its best value, or None before the first.
-        best_round: The round of that value, or 0.
+        best: The best value so far, or None before the first.
+        best_round: The round of the best value, or 0.
     """
 
     remembers: ClassVar[tuple[str, ...]] = ("best", "best_round")
 
     def __init__(self, metric: str, *, mode: str = "min", min_delta: float = 0.0):
-        """Checks and keeps the options.
+        """Checks and stores the options.
 
         Args:
             metric: A column of `metrics.csv`, such as 'eval/rmse'.
             mode: Whether less ('min') or more ('max') is better.
-            min_delta: By more than this a value must be better than the best one to count.
+            min_delta: A value counts as better only if it beats the best one by more than this.
 
         Raises:
             UserError: An option is out of range.
         """
-        owner = type(self).__name__
+        kind = type(self).__name__
         if mode not in _SIGNS:
-            raise UserError(f"{owner}: mode must be one of {list(_SIGNS)}, not {mode!r}.")
+            raise UserError(f"{kind}: mode must be one of {list(_SIGNS)}, not {mode!r}.")
         if not 0 <= min_delta < math.inf:
-            raise UserError(f"{owner}: min_delta must be a number of at least 0, not {min_delta}.")
+            raise UserError(f"{kind}: min_delta must be a number of at least 0, not {min_delta}.")
         self.metric = metric
         self.best: float | None = None
         self.best_round = 0
@@ -123,21 +124,22 @@ class WatchedMetric(Callback):
         self._min_delta = min_delta
         self._is_warned = False
 
-    def on_value(self, run: Run, *, is_better: bool) -> None:
-        """Is called after a round with the metric; a value that is NaN is not better."""
+    def on_value(self, run: RunState, *, is_better: bool) -> None:
+        """Is called after each round that has the metric; NaN is never better."""
 
-    def on_start(self, run: Run) -> None:
-        """Checks that there will be a metric to watch."""
+    def on_start(self, run: RunState) -> None:
+        """Checks that the run will have the metric."""
         if self.metric.startswith("eval/") and not run.is_evaluated:
             raise UserError(
                 f"{type(self).__name__} watches {self.metric}, but no round is evaluated."
             )
 
-    def on_round_end(self, run: Run) -> None:
-        """Looks at the metric, in rounds that have it; warns of the first that is NaN.
+    def on_round_end(self, run: RunState) -> None:
+        """Updates the best value, in rounds with the metric; warns if the first value is NaN.
 
         Raises:
-            UserError: Other metrics of its source are there, but not this one.
+            UserError: The round has other metrics of the same source (`train/` or `eval/`), but not
+                this one.
         """
         source = self.metric.partition("/")[0] + "/"
         others = [name for name in run.metrics if name.startswith(source)]
@@ -153,8 +155,8 @@ class WatchedMetric(Callback):
         if not is_better and self.best is None and not self._is_warned:
             self._is_warned = True
             logging.warning(
-                "%s watches %s, which is not a number in round %d: such as an AUC of examples with "
-                "one label, or a mean over no examples. Give another metric if it stays so.",
+                "%s watches %s, which is not a number in round %d, such as an AUC of examples with "
+                "one label, or a mean over no examples. Choose another metric if it stays so.",
                 type(self).__name__,
                 self.metric,
                 run.round_number,
@@ -167,22 +169,22 @@ class WatchedMetric(Callback):
 
 
 class EarlyStopping(WatchedMetric):
-    """Ends a run when a metric has not got better for a while.
+    """Ends a run when a metric has not improved for some time.
 
-    A run that has ended so is finished: opened again, it runs no further round.
+    The run is then finished: resumed, it runs no further round.
     """
 
     remembers = (*WatchedMetric.remembers, "_waited")
 
     def __init__(self, metric: str, *, patience: int, mode: str = "min", min_delta: float = 0.0):
-        """Checks and keeps the options.
+        """Checks and stores the options.
 
         Args:
             metric: A column of `metrics.csv`, such as 'eval/rmse'.
-            patience: The run ends when so many values in a row are no better. 'eval/...' has a
-                value in evaluated rounds only.
+            patience: The run ends after this number of values in a row that are no better.
+                'eval/...' has a value in evaluated rounds only.
             mode: Whether less ('min') or more ('max') is better.
-            min_delta: By more than this a value must be better than the best one to count.
+            min_delta: A value counts as better only if it beats the best one by more than this.
 
         Raises:
             UserError: An option is out of range.
@@ -193,21 +195,21 @@ class EarlyStopping(WatchedMetric):
         self._patience = patience
         self._waited = 0
 
-    def on_value(self, run: Run, *, is_better: bool) -> None:
-        """Ends the run if it has waited for long enough."""
+    def on_value(self, run: RunState, *, is_better: bool) -> None:
+        """Ends the run when its patience is exhausted."""
         self._waited = 0 if is_better else self._waited + 1
         if self._waited >= self._patience:
-            since = f"has not got better since round {self.best_round} ({self.best})"
+            since = f"has not improved since round {self.best_round} ({self.best})"
             run.stop(f"{self.metric} {'was never a number' if self.best is None else since}.")
 
 
 class BestModel(WatchedMetric):
-    """Keeps what a run had when a metric was best, which need not be the end.
+    """Keeps a part of the run's state, such as its weights, from the round with the best metric.
 
-    It travels in the run's checkpoints, and makes them larger by as much.
+    The run's checkpoints store the kept part, which makes them larger.
 
     Attributes:
-        kept: What was kept, or None before the first value that is a number.
+        kept: The kept part, or None before the first value that is a number.
     """
 
     remembers = (*WatchedMetric.remembers, "kept")
@@ -215,38 +217,38 @@ class BestModel(WatchedMetric):
     def __init__(
         self, metric: str, *, mode: str = "min", keep: Callable[[Any], Any] = lambda state: state
     ):
-        """Keeps the options.
+        """Stores the options.
 
         Args:
             metric: A column of `metrics.csv`, such as 'eval/rmse'.
             mode: Whether less ('min') or more ('max') is better.
-            keep: Maps a state to what is kept of it, by default all: for example its weights.
-                Where clients keep local variables it must read those too, for they move on.
+            keep: Maps a state to the part to keep, for example its weights; by default, all. If
+                clients keep local variables, it must also read these, because they change.
         """
         super().__init__(metric, mode=mode)
         self._keep = keep
         self.kept: Any = None
 
-    def on_value(self, run: Run, *, is_better: bool) -> None:
-        """Keeps a new best."""
+    def on_value(self, run: RunState, *, is_better: bool) -> None:
+        """Keeps the state if the value is the best so far."""
         if is_better:
             self.kept = self._keep(run.state)
 
 
-# So many rounds without a usable update, and so many updates after others were usable, are enough
-# to know.
+# Stop after this number of rounds without a usable update, or of unusable updates in a row once
+# others were usable.
 _ENOUGH = 10
 
 
-class LearningCheck(Callback):
-    """Ends a run that learns nothing: no update is finite, or nobody reports any.
+class StopIfStuck(Callback):
+    """Ends a run that learns nothing because no update is finite, or no client reports.
 
     Attributes:
         has_learned: Whether a client's update was used in any round so far.
-        rounds_lost: The rounds so far that lost updates and used none.
-        updates_lost: The updates that were dropped since one was used.
-        has_warned: Whether the user knows that updates are dropped.
-        dropped: The first clients whose updates were dropped, where they are known.
+        rounds_lost: Number of rounds so far that lost updates and used none.
+        updates_lost: Number of updates dropped since the last round that used one.
+        has_warned: Whether a warning has reported that updates are dropped.
+        dropped: Names of the first clients whose updates were dropped, if available.
     """
 
     remembers = ("has_learned", "rounds_lost", "updates_lost", "has_warned")
@@ -256,19 +258,19 @@ class LearningCheck(Callback):
     has_warned = False
     dropped: Sequence[str] = ()
 
-    def on_round_end(self, run: Run) -> None:
-        """Counts, warns of the first updates that are dropped, and complains when it is time.
+    def on_round_end(self, run: RunState) -> None:
+        """Counts lost rounds and updates, and warns when the first updates are dropped.
 
         Raises:
-            TrainingError: Weights are not finite, nothing was learned in 10 rounds or until the
-                end, or 10 updates in a row were dropped after others were used.
+            TrainingError: Weights are not finite, nothing was learned in 10 rounds or by the end,
+                or 10 updates in a row were dropped after others were used.
         """
         dropped = run.metrics.get("train/num_dropped_updates", 0)
         used = run.metrics.get("train/num_examples", 1)
         self.has_learned = bool(self.has_learned or used > 0)
         self.updates_lost = 0 if used else self.updates_lost + int(dropped)
-        nobody = bool(run.metrics.get("num_drawn")) and not run.metrics["num_reported"]
-        self.rounds_lost += bool((dropped > 0 or nobody) and not used)
+        has_no_report = bool(run.metrics.get("num_drawn")) and not run.metrics["num_reported"]
+        self.rounds_lost += bool((dropped > 0 or has_no_report) and not used)
         is_last = run.round_number == run.total_rounds
         is_broken = (is_last or self.updates_lost) and not _is_finite(run.state)
         if self.has_learned and (is_broken or self.updates_lost >= _ENOUGH):
@@ -279,15 +281,15 @@ class LearningCheck(Callback):
             )
         is_lost = self.rounds_lost >= _ENOUGH or (is_last and (self.rounds_lost or not used))
         if is_lost and not self.has_learned:
-            why = "no reports" if nobody else "not finite" if dropped > 0 else "no steps"
+            why = "no reports" if has_no_report else "not finite" if dropped > 0 else "no steps"
             raise TrainingError(_nothing_learned(run.round_number, why))
         if dropped and not self.has_warned:
             self.has_warned = True
-            names = f", such as {listed(self.dropped)}" if len(self.dropped) else ""
+            names = f", such as {join_words(self.dropped)}" if len(self.dropped) else ""
             tqdm.tqdm.write(
                 f"warning: in round {run.round_number}, {int(dropped)} of the clients' updates are "
                 f"infinite or NaN, and left out{names}: look for NaN and huge numbers in the data, "
-                "or lower the learning rates. Later rounds count them in num_dropped_updates alone",
+                "or lower the learning rates. Later rounds only count them, in num_dropped_updates",
                 file=sys.stderr,
             )
 
@@ -295,9 +297,9 @@ class LearningCheck(Callback):
 _WHY = {
     "no reports": "no client reported. Raise round_time_limit, or drop fewer clients, and "
     "start a new run.",
-    "no steps": "no client that took part has an example to train on, in its query set where there "
-    "is one, or no phase of the method takes a step. Give clients with more examples, lower the "
-    "batch size, sample more clients a round, or check the phases, and start a new run.",
+    "no steps": "no sampled client has an example to train on (in its query set, if it has one), "
+    "or no phase of the method takes a step. Use clients with more examples, lower the batch size, "
+    "sample more clients per round, or check the phases, and start a new run.",
     "not finite": "every client's update was infinite or NaN, and was dropped. Lower the learning "
     "rates, or look for NaN and huge numbers in the data, and start a new run.",
 }
@@ -308,6 +310,6 @@ def _nothing_learned(round_number: int, why: str) -> str:
 
 
 def _is_finite(state: Any) -> bool:
-    """Tells whether the weights of TFF's states are; of other states nothing is known."""
+    """Reports whether all weights of a TFF state are finite; True for states of other kinds."""
     weights = getattr(getattr(state, "global_model_weights", None), "trainable", {})
     return all(np.isfinite(value).all() for value in dict(weights).values())

@@ -1,4 +1,4 @@
-"""Which clients a round draws, and whose examples it takes."""
+"""Clients of a training: their sampling for rounds, and their examples."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ from typing import Protocol
 
 import numpy as np
 
-from fedpersonal.data.batches import draw_examples
+from fedpersonal import former
+from fedpersonal.data.batches import sample_examples
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.sources import fingerprint
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
+from fedpersonal.randomness import Purpose, generator
 
-# Clients, and which of them take part.
+# A data set, and the indices of the clients in it that take part.
 Clients = tuple[ClientDataset, np.ndarray]
 ClientsOfRound = Callable[[int], Clients]
 
 
-class ReadWhenDrawn(Protocol):
-    """Clients that are read when they are drawn, as they are too many to be held in memory."""
+class LazyClients(Protocol):
+    """Clients that are read when they are sampled, because memory cannot hold all."""
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are."""
+        """Number of clients."""
 
     @property
     def client_ids(self) -> np.ndarray:
         """(num_clients,) names."""
 
     def subset(self, indices: np.ndarray) -> ClientDataset:
-        """Returns some of the clients, in this order."""
+        """Returns the clients with these indices, in this order."""
 
 
-def describe_clients(clients: ClientDataset | ReadWhenDrawn) -> dict[str, int | str]:
-    """Returns what tells clients from others: `clients`, `examples`, `columns` and `values`.
+def describe_clients(clients: ClientDataset | LazyClients) -> dict[str, int | str]:
+    """Returns a description that identifies clients: `clients`, `examples`, `columns`, `values`.
 
     The last is a hash of all numbers and texts: 20 ms for a million ratings. Clients that are read
-    when they are drawn have their number and a hash of their names.
+    when they are sampled are described by their number and a hash of their names.
     """
     if not isinstance(clients, ClientDataset):
         names = fingerprint({"client_ids": np.asarray(clients.client_ids, object)})
@@ -53,42 +54,43 @@ def describe_clients(clients: ClientDataset | ReadWhenDrawn) -> dict[str, int | 
     }
 
 
-def drawn_clients(
-    train: ClientDataset | ReadWhenDrawn,
+def sampled_clients(
+    train: ClientDataset | LazyClients,
     indices: np.ndarray,
     *,
     round_number: int,
     examples_per_round: int | None = None,
     seed: int = 0,
 ) -> Clients:
-    """Returns the clients of a round.
+    """Returns the clients of a round, with the examples that they sample.
 
     Args:
         train: The training clients.
-        indices: Those that take part.
+        indices: Indices of the clients that take part.
         round_number: The round.
-        examples_per_round: How many examples a client draws for a round by `seed`; None for all.
-        seed: Seed of these draws.
+        examples_per_round: Number of examples that a client samples for a round; None for all.
+        seed: Seed of the sampling of examples.
     """
-    everybody = np.arange(len(indices))
+    places = np.arange(len(indices))
     if isinstance(train, ClientDataset):
         dataset, indices = train.in_round(round_number, indices)
     else:
-        dataset, indices = train.subset(indices), everybody
+        dataset, indices = train.subset(indices), places
     if examples_per_round is None:
         return dataset, indices
-    drawn = draw_examples(
+    sampled = sample_examples(
         dataset, indices, count=examples_per_round, seed=seed, round_number=round_number
     )
-    return drawn, everybody
+    return sampled, places
 
 
 def pooled_clients(
     train: ClientDataset, *, rounds_per_epoch: int = 1, seed: int = 0
 ) -> ClientsOfRound:
-    """Returns what makes one client of everybody's examples, shuffled in each epoch by the seed.
+    """Returns a function from round to one client with a part of all clients' examples.
 
-    An epoch, in which each example is seen once, is so many rounds.
+    The examples are shuffled in each epoch by the seed. An epoch, in which each example is used
+    once, takes `rounds_per_epoch` rounds.
     """
     size = math.ceil(train.num_examples / rounds_per_epoch)
 
@@ -113,10 +115,10 @@ SAMPLINGS = ("fixed", "poisson")
 
 
 class ClientSampler:
-    """Draws distinct clients, each with the same chance, for each round.
+    """Samples distinct clients, each with the same probability, for each round.
 
-    The draw is a pure function of the seed and the round number: a run that is resumed, or that
-    asks for its rounds in another order, meets the same clients.
+    The sample is a pure function of the seed and the round number: a run that is resumed, or that
+    runs its rounds in another order, has the same clients.
     """
 
     def __init__(
@@ -128,18 +130,18 @@ class ClientSampler:
         dropout_rate: float = 0.0,
         sampling: str = "fixed",
     ):
-        """Checks and keeps the options.
+        """Checks and stores the options.
 
         Args:
-            num_clients: How many clients there are.
-            clients_per_round: How many of them are drawn for a round; with Poisson sampling, on
+            num_clients: Number of clients.
+            clients_per_round: Number of clients sampled for a round; with Poisson sampling, on
                 average.
             seed: A non-negative integer.
-            dropout_rate: The chance of each drawn client to drop out of its round, independently
-                of the others. One that would have left the round empty stays, unless sampling is
-                Poisson's.
-            sampling: `fixed`: so many clients in each round; or `poisson`: each client by itself,
-                with the same chance, so that rounds differ in size and may be empty.
+            dropout_rate: The probability of each sampled client to drop out of its round,
+                independently of the others. With fixed sampling, at least one client stays.
+            sampling: `fixed`: the same number of clients in each round; or `poisson`: each client
+                independently, with the same probability, so that rounds differ in size and may be
+                empty.
 
         Raises:
             UserError: An option is out of range.
@@ -162,34 +164,36 @@ class ClientSampler:
         self._seed, self._dropout_rate = seed, dropout_rate
 
     def sample(self, round_number: int) -> np.ndarray:
-        """Returns the indices of the clients of a round >= 0, in the order of their draw."""
-        drawn, stays = self.draw(round_number)
-        return drawn[stays]
+        """Returns the indices of the clients of a round >= 0, in the order of sampling."""
+        sampled, stays = self.sample_with_dropouts(round_number)
+        return sampled[stays]
 
     def most_rounds(self, rounds: int) -> np.ndarray:
-        """Returns in how many of the first n rounds one client is drawn at most, by n.
+        """Returns, by n, the largest number of the first n rounds in which one client is sampled.
 
-        int64 (rounds + 1,). Clients that drop out were drawn, too.
+        int64 (rounds + 1,). Clients that drop out count as sampled.
         """
         counts, most = np.zeros(self._sizes[0], np.int64), np.zeros(rounds + 1, np.int64)
         for number in range(1, rounds + 1):
-            drawn, _ = self.draw(number)
-            counts[drawn] += 1
-            most[number] = max(most[number - 1], counts[drawn].max(initial=0))
+            sampled, _ = self.sample_with_dropouts(number)
+            counts[sampled] += 1
+            most[number] = max(most[number - 1], counts[sampled].max(initial=0))
         return most
 
-    def draw(self, round_number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the indices of the clients drawn, and which of them, bool, do not drop out."""
+    draw = former.FormerAttribute("sample_with_dropouts")
+
+    def sample_with_dropouts(self, round_number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the indices of the sampled clients, and a bool for each: it does not drop out."""
         random = generator(Purpose.ROUND_CLIENTS, self._seed, round_number=round_number)
         num_clients, count = self._sizes
         if self._is_poisson:
             count = random.binomial(num_clients, count / num_clients)
-        drawn = random.choice(num_clients, count, replace=False)
+        sampled = random.choice(num_clients, count, replace=False)
         if self._dropout_rate == 0.0:
-            return drawn, np.ones(count, bool)
-        # One uniform number a client: whoever drew the largest is the last to leave.
-        luck = random.random(len(drawn))
+            return sampled, np.ones(count, bool)
+        # One uniform number per client; the client with the largest stays in any case.
+        luck = random.random(len(sampled))
         stays = luck >= self._dropout_rate
         if not self._is_poisson:
             stays |= luck == luck.max()
-        return drawn, stays
+        return sampled, stays

@@ -1,4 +1,4 @@
-"""Clients that drop out, lose their updates or come too late, by a simulated clock."""
+"""Clients that drop out, lose their updates or report too late, by a simulated clock."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from fedpersonal import former
 from fedpersonal.data.splits import count_batches
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
+from fedpersonal.randomness import Purpose, generator
 
 if TYPE_CHECKING:
     from fedpersonal.data.clients import ClientDataset
     from fedpersonal.methods.phases import Phase
-    from fedpersonal.training.clients import ReadWhenDrawn
+    from fedpersonal.training.clients import LazyClients
 
 
 @dataclasses.dataclass(frozen=True)
 class ClientClock:
-    """What a client's round takes, in simulated seconds.
+    """The simulated duration of a client's round, in seconds.
 
-    It is `overhead_seconds`, and `example_seconds` for each example of each pass, times the
+    It is `overhead_seconds`, plus `example_seconds` for each example of each pass, times the
     client's slowness, which is log-normal with a median of 1.
 
     Attributes:
-        overhead_seconds: What any round takes, such as for a connection.
-        example_seconds: What an example takes on a client of median speed.
-        speed_spread: Standard deviation of the logarithm of slowness, which a client has for good.
+        overhead_seconds: Duration that any round adds, such as for a connection.
+        example_seconds: Duration of an example on a client of median speed.
+        speed_spread: Standard deviation of the logarithm of slowness. A client has the same
+            slowness in all rounds.
     """
 
     overhead_seconds: float = 1.0
@@ -47,7 +49,7 @@ class ClientClock:
         Slowness is `exp(speed_spread * z)`, with standard normal numbers `z` of `Purpose.SPEEDS`.
 
         Args:
-            examples: (num_clients,) examples that their steps process.
+            examples: (num_clients,) number of examples that the client's steps process.
             seed: A non-negative integer.
         """
         normal = generator(Purpose.SPEEDS, seed).standard_normal(len(examples))
@@ -56,13 +58,13 @@ class ClientClock:
 
 
 def count_work(phases: Sequence[Phase], counts: np.ndarray, *, batch_size: int) -> np.ndarray:
-    """Returns how many examples the steps of a round process, int64 (clients,).
+    """Returns the number of examples that the steps of a round process, int64 (clients,).
 
     Args:
-        phases: What a client does; the exact solution of a ridge phase is one pass, and passes that
-            grow from round to round count as all of them.
-        counts: (clients,) examples that a client has in a round.
-        batch_size: Examples of a batch; one that is not full counts as one that is.
+        phases: A client's phases. The exact solution of a ridge phase counts as one pass. If the
+            number of passes grows from round to round, the largest number counts.
+        counts: (clients,) number of a client's examples in a round.
+        batch_size: Examples per batch; a batch that is not full counts as full.
     """
     total = np.zeros(len(counts), np.int64)
     for phase in phases:
@@ -74,20 +76,20 @@ def count_work(phases: Sequence[Phase], counts: np.ndarray, *, batch_size: int) 
 
 @dataclasses.dataclass(frozen=True)
 class Participation:
-    """What becomes of the clients of a round.
+    """Dropouts, lost updates and delays of the sampled clients of a round.
 
     Attributes:
-        dropout_rate: The chance of each client drawn to drop out before it begins, independently
-            of the others.
-        lost_update_rate: The chance of each client that has done its work that its update is lost.
-        over_selection: So many more clients are drawn, as a share of those wanted; the first ones
-            that report are used.
-        round_time_limit: Seconds after which a round ends: who reports later is late, and dropped.
-            None for no limit.
-        min_examples: Clients with fewer examples are never drawn.
-        lost_clients_keep: Whether clients that have done their work, but whose update is not used,
-            keep the local variables that they have trained, or those that they had.
-        clock: How long a client's round takes.
+        dropout_rate: The probability of each sampled client to drop out before it begins,
+            independently of the others.
+        lost_update_rate: The probability that the update of a client that has trained is lost.
+        over_selection: Number of additionally sampled clients, as a share of `clients_per_round`;
+            the round uses the clients that report first.
+        round_time_limit: Seconds after which a round ends; later reports are dropped. None for no
+            limit.
+        min_examples: Clients with fewer examples are never sampled.
+        lost_clients_keep: Whether clients that have trained, but whose update is not used, keep
+            their trained local variables; otherwise they keep the previous ones.
+        clock: The duration of a client's round.
 
     Examples:
         With `model`, `algorithm` and `clients` of `Trainer`'s example:
@@ -120,34 +122,36 @@ class Participation:
         limit = self.round_time_limit
         if limit is not None and limit <= self.clock.overhead_seconds:
             raise UserError(
-                f"round_time_limit is {limit}: nobody reports so early, as the overhead alone is "
-                f"{self.clock.overhead_seconds} seconds."
+                f"round_time_limit is {limit}: no client reports so early, because the overhead "
+                f"alone is {self.clock.overhead_seconds} seconds."
             )
         is_used = self.lost_update_rate or self.over_selection or limit is not None
         if self.lost_clients_keep and not is_used:
             raise UserError(
-                "lost_clients_keep is of clients whose update is not used, of which there are none "
-                "without lost_update_rate, over_selection or round_time_limit."
+                "lost_clients_keep has no effect without lost_update_rate, over_selection or "
+                "round_time_limit: all updates are used."
             )
 
-    def check_draw(self, sampling: str, *, is_private: bool) -> None:
-        """Raises a `UserError` if the draw of clients, or its accounting, does not allow it."""
+    check_draw = former.FormerAttribute("check_sampling")
+
+    def check_sampling(self, sampling: str, *, is_private: bool) -> None:
+        """Raises a `UserError` if the sampling, or privacy accounting, does not allow an option."""
         if self.over_selection and is_private:
             raise UserError(
-                "over_selection uses the fastest clients, which is no random draw: leave it out, "
-                "as the epsilon of differential privacy counts on one."
+                "over_selection uses the fastest clients, which is no random sample, but the "
+                "epsilon of differential privacy requires one: leave over_selection out."
             )
         if self.over_selection and sampling != "fixed":
             raise UserError(
-                "over_selection draws more clients than are wanted, and Poisson sampling wants no "
-                "fixed number: sample with a fixed size, or leave it out."
+                "over_selection samples more clients than clients_per_round, and with Poisson "
+                "sampling that number is random: sample with a fixed size, or leave it out."
             )
 
-    def eligible(self, train: ClientDataset | ReadWhenDrawn) -> np.ndarray:
-        """Returns the indices of the clients that may be drawn.
+    def eligible(self, train: ClientDataset | LazyClients) -> np.ndarray:
+        """Returns the indices of the clients that can be sampled.
 
         Raises:
-            UserError: If there are none, or how much they have is not known.
+            UserError: If there are none, or their numbers of examples are not available.
         """
         if not self.min_examples:
             return np.arange(train.num_clients)
@@ -155,23 +159,24 @@ class Participation:
         if counts is None:
             raise UserError(
                 f"min_examples is {self.min_examples}, but these clients are read when they are "
-                "drawn: how many examples they have is not known before."
+                "sampled: their numbers of examples are not available earlier."
             )
-        found = np.flatnonzero(counts >= self.min_examples)
-        if not found.size:
+        matches = np.flatnonzero(counts >= self.min_examples)
+        if not matches.size:
             raise UserError(
                 f"min_examples is {self.min_examples}, but no client has more than {counts.max()}."
             )
-        return found
+        return matches
 
 
 class Outcome(NamedTuple):
-    """What became of a round's clients, by index, in the order of their draw.
+    """The outcome of a round for its sampled clients, by index, in the order of sampling.
 
     Attributes:
-        reported: Those whose updates are used.
-        lost: Those that have done their work in vain.
-        columns: How many were drawn, and what became of them, and the seconds of the round.
+        reported: Clients whose updates are used.
+        lost: Clients that have trained but whose updates are not used.
+        columns: Columns of `metrics.csv`: numbers of sampled clients by outcome, and the seconds of
+            the round.
     """
 
     reported: np.ndarray
@@ -182,31 +187,31 @@ class Outcome(NamedTuple):
     def of(
         cls,
         participation: Participation,
-        drawn: np.ndarray,
+        sampled: np.ndarray,
         *,
         begins: np.ndarray,
         luck: np.ndarray,
         seconds: np.ndarray | None,
-        wanted: int,
+        most_used: int,
     ) -> Outcome:
-        """Returns what becomes of the clients drawn.
+        """Returns the outcome of a round for its sampled clients.
 
         Args:
-            participation: What may become of them.
-            drawn: (clients,) indices, in the order of their draw.
-            begins: (clients,) bool: those who have not dropped out before.
+            participation: The rates and limits.
+            sampled: (clients,) indices, in the order of sampling.
+            begins: (clients,) bool, False for clients that drop out before they begin.
             luck: (clients,) uniform numbers; below `lost_update_rate` an update is lost.
-            seconds: (clients,) what their rounds take; None where that is not known.
-            wanted: How many updates are used at most: those of the first that report.
+            seconds: (clients,) durations of the clients' rounds; None if not available.
+            most_used: The largest number of updates that are used; the first reports count.
         """
         limit = participation.round_time_limit
-        takes = np.zeros(len(drawn)) if seconds is None else seconds
+        takes = np.zeros(len(sampled)) if seconds is None else seconds
         is_lost = begins & (luck < participation.lost_update_rate)
         is_late = begins & ~is_lost & (takes > (math.inf if limit is None else limit))
         in_time = np.flatnonzero(begins & ~is_lost & ~is_late)
-        used = np.sort(in_time[np.argsort(takes[in_time], kind="stable")][:wanted])
+        used = np.sort(in_time[np.argsort(takes[in_time], kind="stable")][:most_used])
         columns: dict[str, float] = {
-            "num_drawn": len(drawn),
+            "num_drawn": len(sampled),
             "num_dropped_before": int((~begins).sum()),
             "num_dropped_after": int(is_lost.sum()),
             "num_late": int(is_late.sum()),
@@ -214,9 +219,9 @@ class Outcome(NamedTuple):
             "num_reported": len(used),
         }
         if seconds is not None:
-            # A server that misses somebody waits until the limit.
-            waits = limit is not None and len(used) < wanted
+            # A server with too few reports waits until the limit.
+            waits = limit is not None and len(used) < most_used
             columns["simulated_seconds"] = limit if waits else takes[used].max(initial=0.0).item()
         works = begins.copy()
         works[used] = False
-        return cls(drawn[used], drawn[works], columns)
+        return cls(sampled[used], sampled[works], columns)

@@ -1,4 +1,4 @@
-"""How far a run has come: on stderr, and for TensorBoard."""
+"""Progress of a run, on stderr and for TensorBoard."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import tqdm
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer import record_writer
 
-from fedpersonal.errors import counted
-from fedpersonal.files import explained
-from fedpersonal.training.callbacks import Callback, Run
+from fedpersonal.errors import with_count
+from fedpersonal.files import report_write_errors
+from fedpersonal.training.callbacks import Callback, RunState
 
 _SECONDS_A_LINE = 10.0
 _METRICS_A_SOURCE = 3
@@ -25,30 +25,32 @@ class Progress(Callback):
     """A progress bar on a terminal; elsewhere a line after the first round, then every 10 s."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
-        """Takes what returns the seconds since some moment."""
+        """Stores the clock, which returns seconds since an arbitrary moment."""
         self._clock = clock
 
-    def on_start(self, run: Run) -> None:
-        """Begins, and says from where if the run goes on."""
+    def on_start(self, run: RunState) -> None:
+        """Begins, and reports the round after which a run is resumed."""
         self._start = self._clock()
-        self._first: tuple[int, float] | None = None  # Round and time after it; graphs are traced.
-        self._said = 0.0
+        # The first round and the time after it. It is slow, because graphs are traced.
+        self._first: tuple[int, float] | None = None
+        self._last_line = 0.0
         self._evaluation: tuple[int, Mapping[str, Any]] = (0, {})
         self._bar = None
         if run.round_number and run.round_number == run.total_rounds:
-            done = f"The run is finished: {counted(run.round_number, 'rounds')}."
+            done = f"The run is finished: {with_count(run.round_number, 'rounds')}."
             options = run.folder.config["options"]
-            if options.get("dp_target_epsilon") is None:  # Else its noise is that of so many.
-                done += " With a larger --total_rounds (rounds= of fit) it goes on from there."
-            _say(done)
+            # With a target epsilon, the noise is computed for this number of rounds.
+            if options.get("dp_target_epsilon") is None:
+                done += " With a larger --total_rounds (rounds= of fit) it resumes from there."
+            _print_line(done)
         elif run.round_number and run.stop_reason is None:
-            _say(f"Going on after round {run.round_number}.")
+            _print_line(f"Resuming after round {run.round_number}.")
         if sys.stderr.isatty():
             self._bar = tqdm.tqdm(
                 total=run.total_rounds, initial=run.round_number, unit="round", dynamic_ncols=True
             )
 
-    def on_round_end(self, run: Run) -> None:
+    def on_round_end(self, run: RunState) -> None:
         """Shows that a round is done."""
         now = self._clock()
         if any(name.startswith("eval/") for name in run.metrics):
@@ -58,32 +60,30 @@ class Progress(Callback):
             self._bar.update()
         elif (
             self._first is None
-            or now - self._said >= _SECONDS_A_LINE
+            or now - self._last_line >= _SECONDS_A_LINE
             or run.round_number == run.total_rounds
         ):
-            self._said = now
+            self._last_line = now
             counter = f"round {run.round_number}/{run.total_rounds}, {now - self._start:.0f} s"
-            _say(f"{counter}{self._left(run, now)}: {self._describe(run)}")
+            _print_line(f"{counter}{self._left(run, now)}: {self._describe(run)}")
         if self._first is None:
             self._first = run.round_number, now
 
-    def on_end(self, run: Run, error: BaseException | None) -> None:
-        """Says why there are not more rounds, and ends the bar."""
+    def on_end(self, run: RunState, error: BaseException | None) -> None:
+        """Reports why the run has stopped early, and closes the bar."""
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             if run.saved_round:
-                done = (
-                    f"Stopped after round {run.saved_round}; the same command goes on from there."
-                )
+                done = f"Stopped after round {run.saved_round}; the same command resumes the run."
             else:
-                done = "Stopped before the end of the first round: nothing was begun."
-            _say(done)
+                done = "Stopped before the end of the first round: there is nothing to resume."
+            _print_line(done)
         elif error is None and run.stop_reason is not None:
-            _say(f"The run has ended after round {run.round_number}: {run.stop_reason}")
+            _print_line(f"The run has ended after round {run.round_number}: {run.stop_reason}")
         if self._bar is not None:
             self._bar.close()
 
-    def _left(self, run: Run, now: float) -> str:
-        """Returns how long the rest takes if it goes on as since the first round, which is slow."""
+    def _left(self, run: RunState, now: float) -> str:
+        """Returns the estimated time left, from the speed after the slow first round."""
         missing = run.total_rounds - run.round_number
         if self._first is None or not missing:
             return ""
@@ -94,8 +94,8 @@ class Progress(Callback):
                 return f", {seconds / size:.{int(unit == 'h')}f} {unit} left"
         return f", {seconds:.0f} s left"
 
-    def _describe(self, run: Run) -> str:
-        """Returns the first metrics of the round, and of the last evaluation with its round."""
+    def _describe(self, run: RunState) -> str:
+        """Returns the first metrics of the round, and of the last evaluation and its round."""
         number, evaluated = self._evaluation
         shown = [*_first_metrics(run.metrics, "train/"), *_first_metrics(evaluated, "eval/")]
         if number not in (0, run.round_number):
@@ -110,26 +110,26 @@ def _first_metrics(metrics: Mapping[str, Any], source: str) -> list[str]:
     return [f"{name} {metrics[name]:.4g}" for name in names[:_METRICS_A_SOURCE]]
 
 
-def _say(line: str) -> None:
-    """Shows a line of its own, above the bar if there is one."""
+def _print_line(line: str) -> None:
+    """Prints a line, above the bar if there is one."""
     tqdm.tqdm.write(line, file=sys.stderr)
 
 
 class TensorBoard(Callback):
     """Writes a file of events in the run folder."""
 
-    def on_start(self, run: Run) -> None:
-        """Begins a file; later rounds in the files of former sessions no longer count."""
+    def on_start(self, run: RunState) -> None:
+        """Begins a file; it invalidates later rounds in the files of earlier sessions."""
         name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
         self._path = run.folder.path / name
-        with explained(self._path):
+        with report_write_errors(self._path):
             self._file = open(self._path, "wb")
         self._records = record_writer.RecordWriter(self._file)
         self._add(event_pb2.Event(file_version="brain.Event:2"))
         begin = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._add(event_pb2.Event(step=run.round_number + 1, session_log=begin))
 
-    def on_round_end(self, run: Run) -> None:
+    def on_round_end(self, run: RunState) -> None:
         """Writes the scalars of a round."""
         values = [
             summary_pb2.Summary.Value(tag=tag, simple_value=float(value))
@@ -137,13 +137,13 @@ class TensorBoard(Callback):
         ]
         self._add(event_pb2.Event(step=run.round_number, summary=summary_pb2.Summary(value=values)))
 
-    def on_end(self, run: Run, error: BaseException | None) -> None:
+    def on_end(self, run: RunState, error: BaseException | None) -> None:
         """Closes the file."""
-        with explained(self._path):
+        with report_write_errors(self._path):
             self._file.close()
 
     def _add(self, event: event_pb2.Event) -> None:
         event.wall_time = time.time()
-        with explained(self._path):
+        with report_write_errors(self._path):
             self._records.write(event.SerializeToString())
             self._file.flush()

@@ -1,4 +1,4 @@
-"""What a training holds while it goes on: its folder, and what clients keep."""
+"""The resources of a training: its folder, and the store of clients' local variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from absl import logging
 
 from fedpersonal.errors import TrainingError, UserError
 from fedpersonal.model.variables import VariableSpec
-from fedpersonal.runs.folder import RunFolder, forget_secret
+from fedpersonal.runs.folder import RunFolder, remove_secret
 from fedpersonal.runs.kept import Snapshot
 from fedpersonal.runs.saved import save_model
 from fedpersonal.runs.store import LOCAL_STATE, LocalStateStore
@@ -27,10 +27,10 @@ class Session:
 
     Attributes:
         folder: The run's folder.
-        is_ours: Whether the trainer has opened the folder for good, and saves the model in it.
-        is_program: Whether a program trains in a folder that stays: a command's options say all
-            that there is to know of what it trains.
-        resources: What the trained model gives back when it is closed.
+        is_ours: Whether the trainer has opened a folder that stays, and saves the model in it.
+        is_program: Whether a program trains in a folder that stays. (The options of a command
+            already describe its training completely.)
+        resources: The resources that the trained model releases when it is closed.
     """
 
     folder: RunFolder
@@ -47,12 +47,12 @@ class Session:
         *,
         num_shards: int,
     ) -> Iterator[Session]:
-        """Opens the files, and closes what has to be closed when training ends or fails.
+        """Opens the files, and closes them when training ends or fails.
 
         Args:
             folder: The run's folder, its path, or None for one that is removed at the end.
-            options: What tells the run from others, where the folder is opened here.
-            num_shards: Into how many shards its cohorts are divided.
+            options: The options that identify the run, if the folder is opened here.
+            num_shards: Number of shards of a cohort.
 
         Raises:
             UserError: If the folder holds another run, or cannot be written.
@@ -68,7 +68,7 @@ class Session:
                 opened.callback(folder.close)
             is_program = not is_temporary and "task" not in folder.config["options"]
             yield cls(folder, is_ours, is_program, resources)
-            forget_secret(folder.path)
+            remove_secret(folder.path)
         except BaseException as error:
             resources.close()
             has_failed = isinstance(error, TrainingError)
@@ -79,7 +79,7 @@ class Session:
             opened.close()
 
     def open_store(self, variables: Sequence[VariableSpec]) -> LocalStateStore:
-        """Opens the store of what clients keep: values of these local variables."""
+        """Opens the store of clients' kept values of these local variables."""
         store = LocalStateStore.open(self.folder.path / LOCAL_STATE, variables)
         self.resources.callback(store.close)
         return store
@@ -90,14 +90,14 @@ class Session:
         best: BestModel | None,
         describe_privacy: Callable[[int], Mapping[str, Any]],
     ) -> TrainedModel:
-        """Returns the model of the last round, or of the best one, saved where that is ours."""
+        """Returns the model of the last round, or of the best one, and saves it if `is_ours`."""
         rounds, snapshot = trained.round_number, None
         folder = self.folder.path if self.is_ours else None
         trained = dataclasses.replace(trained, resources=self.resources, folder=folder)
         if best and not best.best_round:
             logging.warning(
                 "%s was NaN in every round, so there is no best round; this is the model of the "
-                "last one, %d.",
+                "last round, %d.",
                 best.metric,
                 rounds,
             )
@@ -121,7 +121,7 @@ class Session:
 def _write_report(folder: RunFolder, *, failure: str | None = None) -> None:
     """Writes the page of a run, without clients that were evaluated in an earlier round.
 
-    Where a run has failed, that is what the user has to know first.
+    The page of a failed run begins with the failure.
     """
     from fedpersonal.report.page import write_report
 

@@ -1,4 +1,4 @@
-"""A trained model: evaluated, asked, handed on to Keras."""
+"""Trained models: their evaluation, predictions, and export to Keras."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import pandas as pd
 import tensorflow as tf
 from absl import logging
 
-from fedpersonal.client.neighbours import predicting, remembers
+from fedpersonal import former
+from fedpersonal.client.neighbours import has_memory, make_predictor
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.splits import split_support_query
-from fedpersonal.errors import UserError, listed
+from fedpersonal.errors import UserError, join_words
+from fedpersonal.evaluation.baselines import BASELINE_SUFFIX
 from fedpersonal.evaluation.evaluate import Evaluator, Kept
-from fedpersonal.evaluation.guess import GUESS
 from fedpersonal.evaluation.personalize import personalize
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.evaluation.statistics import check_column
@@ -32,34 +33,34 @@ from fedpersonal.runs.record import ROUND
 from fedpersonal.runtime.context import check_not_forked
 from fedpersonal.training.loop import LoopResult
 
-# Clients in a shard, where a program evaluates them.
-EVALUATED_TOGETHER = 100
+# Clients per shard, when a program evaluates them.
+EVALUATION_SHARD_SIZE = 100
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrainedModel(Evaluator):
-    """A model after its rounds, and what clients keep.
+    """A model after its rounds, with the local variables that clients keep.
 
-    A client that has kept local variables predicts with them, unless asked to rebuild them or to
-    bring them up to date first. Any other rebuilds its own from a support set. Either then
-    fine-tunes its copy of the model, where there are phases for that.
+    A client that has kept local variables predicts with them, with rebuilt ones, or with updated
+    ones, as the argument `start` says. Any other client rebuilds its local variables from a support
+    set. Both then fine-tune their copies of the model, if there are phases for that.
 
     Attributes:
-        model: The partitioned model, with the personal copies that the algorithm asks for.
-        rebuilding: What rebuilds local variables where a client has kept none.
-        finetuning: What trains a client's copy before it predicts, from its support set.
-        batch_size: Examples of a client's batch.
-        packing: How clients are packed to be evaluated: `stacked` or `pooled`, see `Execution`.
-        together: How many clients a shard holds then; 0 for all.
+        model: The partitioned model, with the personal copies that the algorithm requires.
+        rebuilding: The phases that rebuild the local variables of a client that has kept none.
+        finetuning: The phases that train a client's copy on its support set before it predicts.
+        batch_size: Examples per batch of a client.
+        packing: How clients are packed for evaluation: `stacked` or `pooled`, see `Execution`.
+        clients_per_shard: Number of clients in a shard of the evaluation; 0 for all.
         seed: Seed of local variables' initial values.
-        algorithm: What clients did in a round.
+        algorithm: The algorithm that trained the model.
         weights: Global variable's name to value.
-        kept_by: Maps clients' names to what they have kept; None where clients keep nothing.
-        round_number: The round whose model it is; 0 before the first.
-        snapshot: What clients had kept in that round, where it is not the run's last one.
+        kept_by: Maps clients' names to their kept variables; None if clients keep nothing.
+        round_number: The round of the model; 0 before the first.
+        snapshot: The variables that clients had kept in that round, if it is not the run's last.
         loop: The rounds' times; None between rounds.
-        folder: That of its run; None between rounds, and where it is removed at the end.
-        resources: What `close` gives back.
+        folder: The run's folder; None between rounds, and if it is removed at the end.
+        resources: The resources that `close` releases.
 
     Examples:
         With `trainer` and `clients` of `Trainer`'s example:
@@ -93,54 +94,56 @@ class TrainedModel(Evaluator):
         self.close()
 
     def close(self) -> None:
-        """Lets other processes have the store of what clients keep."""
+        """Releases the store of clients' local variables for other processes."""
         self.resources.close()
 
+    @former.renamed_arguments(**{"guess": "baseline"})
     def results(
         self,
         clients: ClientDataset,
         *,
         support: ClientDataset | None = None,
         start: str = "kept",
-        guess: Mapping[str, npt.ArrayLike] | None = None,
+        baseline: Mapping[str, npt.ArrayLike] | None = None,
     ) -> ClientResults:
         """Evaluates clients, each before and after its model is personalised.
 
         Args:
-            clients: What is predicted.
-            support: What clients' models are personalised on, by the same names; None: every
-                second batch of `clients`, which is then not predicted. Clients that predict with
-                what they have kept, and do not fine-tune, need none, and predict all.
-            start: What clients do with local variables that they have kept: predict with them
-                (`kept`), rebuild them from the support set (`rebuilt`), or bring them up to date by
-                the same steps (`updated`), for which a `RidgePhase` rebuilds. A client that has
-                kept nothing rebuilds its own in any case.
-            guess: As of `evaluate`; a notebook shows it beside the results.
+            clients: The clients, with the examples to predict.
+            support: The support sets, of clients with the same names; None: every second batch of
+                `clients`, which is then not predicted. Clients that predict with their kept
+                variables, and do not fine-tune, require none, and predict all examples.
+            start: The use of kept local variables: predict with them (`kept`), rebuild them from
+                the support set (`rebuilt`), or update them by the same steps (`updated`); a
+                `RidgePhase` always rebuilds. A client that has kept nothing rebuilds its local
+                variables in any case.
+            baseline: As in `evaluate`; a notebook shows it next to the results.
 
         Returns:
             Sums over each client's examples, in the order of `clients`, without predictions.
 
         Raises:
-            UserError: As of `evaluate`.
+            UserError: As in `evaluate`.
         """
         check_is_clients("clients", clients)
-        told = self._guess(guess or {}, clients)
+        columns = self._check_baseline(baseline or {}, clients)
         results = self._results(clients, support, self._has_kept(clients.client_ids), start)
-        return dataclasses.replace(results, guess=told)
+        return dataclasses.replace(results, baseline=columns)
 
-    def _guess(
-        self, guess: Mapping[str, npt.ArrayLike], clients: ClientDataset
+    def _check_baseline(
+        self, baseline: Mapping[str, npt.ArrayLike], clients: ClientDataset
     ) -> dict[str, np.ndarray]:
-        """Returns each client's values by a guess, once they are known to be of metrics."""
+        """Returns each client's values of a baseline, whose names must be metrics."""
         names = ["loss", *(metric.name for metric in self.model.metrics)]
-        unknown = [name for name in guess if name not in names]
+        unknown = [name for name in baseline if name not in names]
         if unknown:
             raise UserError(
-                f"guess has {unknown[0]!r}, which is no metric of the model: {listed(names)}."
+                f"baseline has {unknown[0]!r}, which is no metric of the model: "
+                f"{join_words(names)}."
             )
         return {
-            name: check_column(f"guess[{name!r}]", values, clients.num_clients)
-            for name, values in guess.items()
+            name: check_column(f"baseline[{name!r}]", values, clients.num_clients)
+            for name, values in baseline.items()
         }
 
     def _results(
@@ -156,83 +159,90 @@ class TrainedModel(Evaluator):
             support = check_data(self.model, support)
         places, parts = [], []
         for is_kept in (True, False):
-            some = np.flatnonzero(has_kept == is_kept)
-            if len(some):
-                places.append(some)
-                parts.append(self._evaluate(clients.subset(some), support, is_kept, start))
+            matches = np.flatnonzero(has_kept == is_kept)
+            if len(matches):
+                places.append(matches)
+                parts.append(self._evaluate(clients.subset(matches), support, is_kept, start))
         if not sum(part.num_examples.sum() for part in parts):
             raise UserError(
-                "nobody has anything to predict: each client has too few examples for a query set."
+                "no client has anything to predict: each has too few examples for a query set."
                 f" Give support, or a batch_size below {self.batch_size}."
             )
         return _join(parts, np.argsort(np.concatenate(places)))
 
+    @former.renamed_arguments(**{"guess": "baseline"})
     def evaluate(
         self,
         clients: ClientDataset,
         *,
         support: ClientDataset | None = None,
         start: str = "kept",
-        guess: Mapping[str, npt.ArrayLike] | None = None,
+        baseline: Mapping[str, npt.ArrayLike] | None = None,
     ) -> pd.DataFrame:
-        """Evaluates clients, and says of each what came of it.
+        """Evaluates clients, and returns a table with a row for each.
 
         Args:
-            clients: What is predicted.
-            support: What clients' models are personalised on, by the same names; None: every
-                second batch of `clients`, which is then not predicted.
-            start: Local variables that clients have kept are `kept`, `rebuilt` or `updated`.
-            guess: What the model must beat: metric's name to (num_clients,) values, in the order of
-                `clients`, of a guess that trains no model, on the same examples. A report judges
-                by it: initial local variables alone are nothing to compare with.
+            clients: The clients, with the examples to predict.
+            support: The support sets, of clients with the same names; None: every second batch of
+                `clients`, which is then not predicted.
+            start: The use of kept local variables: `kept`, `rebuilt` or `updated`.
+            baseline: A baseline that the model must beat, on the same examples and without
+                training: metric's name to (num_clients,) values, in the order of `clients`. Reports
+                compare the results with it, because a model with initial local variables is no
+                useful baseline.
 
         Returns:
-            A row a client: its name `client`; `num_examples`, which it predicts; `has_kept`,
-            whether it has kept local variables, other than states, from a round; and the loss and
-            each metric before and after personalisation: `loss_before`, `loss_after`... Before,
-            local variables are initial ones. NaN where a client has nothing to predict. With
-            `guess` also its values, such as `rmse_guess`. `round` is the model's, so that a
-            `per_client.csv` of another one is not taken for the run's.
+            A row for each client: its name `client`; `num_examples`, the number of predicted
+            examples; `has_kept`, whether it has kept local variables, other than states, from a
+            round; and the loss and each metric before and after personalisation: `loss_before`,
+            `loss_after`... Before personalisation, local variables have initial values. NaN for a
+            client without predicted examples. With `baseline` also its values, such as
+            `rmse_guess`. `round` is the round of the model, which distinguishes this table from a
+            `per_client.csv` of another model.
 
         Raises:
-            UserError: If a client is not in the support set, nobody has anything to predict,
-                `start` is none of these, or `guess` has another metric, or not a number a client.
+            UserError: If a client is not in the support set, no client has anything to predict,
+                `start` is none of the three, or `baseline` has another metric, or not a number for
+                each client.
         """
         check_is_clients("clients", clients)
-        told = {n + GUESS: v for n, v in self._guess(guess or {}, clients).items()}
+        columns = {
+            n + BASELINE_SUFFIX: v for n, v in self._check_baseline(baseline or {}, clients).items()
+        }
         has_kept = self._has_kept(clients.client_ids)
         results = self._results(clients, support, has_kept, start)
-        table = pd.DataFrame({**results.per_client(), **told})
+        table = pd.DataFrame({**results.per_client(), **columns})
         table.insert(2, "has_kept", has_kept)
         table[ROUND] = self.round_number
         return table
 
+    @former.renamed_arguments(**{"guess": "baseline"})
     def test(
         self,
         clients: ClientDataset,
         *,
         support: ClientDataset | None = None,
         start: str = "kept",
-        guess: Mapping[str, npt.ArrayLike] | None = None,
+        baseline: Mapping[str, npt.ArrayLike] | None = None,
         folder: str | os.PathLike | None = None,
     ) -> ClientResults:
-        """Tests clients, and writes to the folder of the run what commands do.
+        """Tests clients, and writes the same files to the run's folder as a command.
 
-        These are `per_client.csv`, `summary.json` and the page, by which `compare` takes the run.
+        These are `per_client.csv`, `summary.json` and the page. `compare` reads them.
 
         Args:
-            clients: What is predicted.
-            support: What clients' models are personalised on, by the same names; None: every
-                second batch of `clients`, which is then not predicted.
-            start: Local variables that clients have kept are `kept`, `rebuilt` or `updated`.
-            guess: What the model must beat, as of `evaluate`.
-            folder: The folder that `fit` was given; None: this model knows it.
+            clients: The clients, with the examples to predict.
+            support: The support sets, of clients with the same names; None: every second batch of
+                `clients`, which is then not predicted.
+            start: The use of kept local variables: `kept`, `rebuilt` or `updated`.
+            baseline: A baseline that the model must beat, as in `evaluate`.
+            folder: The run's folder; None for the one that was passed to `fit`.
 
         Returns:
-            What `results` returns.
+            The result of `results`.
 
         Raises:
-            UserError: As of `evaluate`, or the folder is not that of this model's run.
+            UserError: As in `evaluate`, or the folder is not that of this model's run.
             TrainingError: If the loss is not finite.
 
         Examples:
@@ -244,21 +254,22 @@ class TrainedModel(Evaluator):
             >>> summary["test"]["loss"] == results.overall()["loss"]
             True
         """
-        from fedpersonal.runs.tested import TestReport, hash_labels, report_program
+        from fedpersonal.runs.tested import EvaluationReport, hash_labels, report_program
 
         path = self._folder(folder)
-        results = self.results(clients, support=support, start=start, guess=guess)
-        # Without support sets, batches say what is predicted.
-        how = {} if support is not None else {"batch_size": self.batch_size}
-        about = {"test_labels": hash_labels(clients, **how)}
-        report_program(path, self, TestReport(results, description=about), results.guess)
+        results = self.results(clients, support=support, start=start, baseline=baseline)
+        # Without support sets, the batch size determines the predicted examples.
+        selection = {} if support is not None else {"batch_size": self.batch_size}
+        about = {"test_labels": hash_labels(clients, **selection)}
+        report = EvaluationReport(results, description=about)
+        report_program(path, self, report, results.baseline)
         return results
 
     def report(self, *, show_clients: bool = False) -> pathlib.Path:
-        """Writes the page of the run, `report.html`, anew, and returns where it is.
+        """Writes the page of the run, `report.html`, again, and returns its path.
 
         Args:
-            show_clients: Whether the page has clients' names; else it is made to be shared.
+            show_clients: Whether the page shows clients' names; without them, it can be shared.
 
         Raises:
             UserError: If the run has no folder.
@@ -267,8 +278,8 @@ class TrainedModel(Evaluator):
 
         return write_report(self._folder(None), show_clients=show_clients)
 
-    def _folder(self, given: str | os.PathLike | None) -> str | os.PathLike:
-        folder = self.folder if given is None else given
+    def _folder(self, folder: str | os.PathLike | None) -> str | os.PathLike:
+        folder = self.folder if folder is None else folder
         if folder is None:
             raise UserError("the run has no folder: train with fit(folder=...).")
         return folder
@@ -280,15 +291,15 @@ class TrainedModel(Evaluator):
         support: ClientDataset | None = None,
         start: str = "kept",
     ) -> dict[str, float]:
-        """Returns the loss and each metric over all examples of all clients, personalised.
+        """Returns the loss and each metric of personalised models, pooled over examples.
 
-        Left out is a metric in which no client counts.
+        Metrics that no client has are left out.
 
         Args:
-            clients: What is predicted.
-            support: What clients' models are personalised on, by the same names; None: every
-                second batch of `clients`, which is then not predicted.
-            start: Local variables that clients have kept are `kept`, `rebuilt` or `updated`.
+            clients: The clients, with the examples to predict.
+            support: The support sets, of clients with the same names; None: every second batch of
+                `clients`, which is then not predicted.
+            start: The use of kept local variables: `kept`, `rebuilt` or `updated`.
         """
         return self.results(clients, support=support, start=start).overall()
 
@@ -311,13 +322,13 @@ class TrainedModel(Evaluator):
 
     @property
     def _keeps_states_alone(self) -> bool:
-        """Whether clients build anew all that they predict with, such as FedEM's weights."""
+        """Whether clients keep no variables that they predict with (FedEM rebuilds its weights)."""
         return all(v.is_state for v in self.model.local_variables)
 
     def _has_kept(self, client_ids: np.ndarray) -> np.ndarray:
         if self._keeps_states_alone:
             return np.zeros(len(client_ids), bool)
-        return np.concatenate([known for known, _ in kept_in_parts(self._kept, client_ids)])
+        return np.concatenate([has_kept for has_kept, _ in kept_in_parts(self._kept, client_ids)])
 
     def _kept(self, client_ids: Sequence[str] | np.ndarray) -> Kept:
         if self.kept_by is None:
@@ -333,25 +344,26 @@ class TrainedModel(Evaluator):
     ) -> dict[str, np.ndarray]:
         """Returns the value of every variable of a client's model, by name.
 
-        After a `NeighboursPhase` there is also what the client remembers, as `memory/...`.
+        After a `NeighboursPhase` there are also the client's stored examples, as `memory/...`.
 
         Args:
-            client: Its name; None for a client that nobody has seen.
-            support: Examples from which it personalises its model: of one client, or of several
-                among which it is. None for a client that uses what it has kept; with client=None,
-                for a model with initial local variables.
-            start: Local variables that it has kept are `kept`, `rebuilt` or `updated`.
+            client: The client's name; None for an unseen client.
+            support: The examples that personalise the client's model: a data set of one client, or
+                of several that include this one. None for a client that uses its kept variables;
+                with client=None, for a model with initial local variables.
+            start: The use of kept local variables: `kept`, `rebuilt` or `updated`.
 
         Raises:
-            UserError: If it needs a support set and there is none, or the set is not the client's.
+            UserError: If the client requires a support set and there is none, or the set is not the
+                client's.
         """
         check_not_forked()
         if support is not None:
             check_is_clients("support", support)
         if support is not None and (client is not None or support.num_clients != 1):
             support = _of_clients(support, [client])
-        known, kept = self._kept([] if client is None else [client])
-        has_kept = bool(known.any()) and (support is None or not self._keeps_states_alone)
+        in_store, kept = self._kept([] if client is None else [client])
+        has_kept = bool(in_store.any()) and (support is None or not self._keeps_states_alone)
         phases = self.personalization(has_kept, start)
         if client is not None and support is None and phases:
             lacks = "trains its model first" if has_kept else "has kept no local variables"
@@ -381,30 +393,31 @@ class TrainedModel(Evaluator):
         """Predicts with a client's model.
 
         Args:
-            features: Input name to (n, ...); other names are ignored. An array alone is the input
-                of a model with one, and a table has a column of numbers for each input.
-            client: Its name; None for a client that nobody has seen.
-            support: Examples from which it personalises its model; None for what it has kept.
-            start: Local variables that it has kept are `kept`, `rebuilt` or `updated`.
+            features: Input name to (n, ...); other names are ignored. For a model with one input,
+                an array. A table has a column of numbers for each input.
+            client: The client's name; None for an unseen client.
+            support: The examples that personalise the client's model; None to use its kept
+                variables.
+            start: The use of kept local variables: `kept`, `rebuilt` or `updated`.
 
         Returns:
-            The model's output, (n, ...); (n,) of one number an example. Without client and support
-            the model is not personalised, as a warning says once.
+            The model's output, (n, ...); (n,) for one number per example. Without client and
+            support the model is not personalised; a warning reports this once.
 
         Raises:
-            UserError: If an input is missing, or has another shape or dtype than the model's, or a
-                value that its dtype or a table that it looks up does not have; or the client needs
-                a support set and there is none, or the set is not the client's.
+            UserError: If an input is missing, has another shape or dtype than the model's, or has a
+                value out of range of its dtype or of the table in which it is looked up; or the
+                client requires a support set and there is none, or the set is not the client's.
         """
-        given = check_features(self.model, features)
+        inputs = check_features(self.model, features)
         if client is None and support is None:
             _ = self._has_warned
         values = self.values(client, support=support, start=start)
-        return self._output(values, {n: tf.constant(v) for n, v in given.items()}).numpy()
+        return self._output(values, {n: tf.constant(v) for n, v in inputs.items()}).numpy()
 
     @functools.cached_property
     def _has_warned(self) -> bool:
-        """Whether a warning, given at first access, says that a prediction is not personalised."""
+        """Whether the model is personal; the first access then warns that a prediction is not."""
         is_personal = bool(self.model.local_variables or self.personalization(False))
         if is_personal:
             logging.warning(
@@ -415,9 +428,9 @@ class TrainedModel(Evaluator):
 
     @functools.cached_property
     def _output(self) -> Callable[[Mapping, Mapping], tf.Tensor]:
-        model = predicting(self.model, self.finetuning)
+        model = make_predictor(self.model, self.finetuning)
 
-        # Clients' values differ in shape: in rows of a table, and in what they remember.
+        # Clients' values differ in shape: rows of tables, and stored examples.
         @tf.function(autograph=False, reduce_retracing=True)
         def output(values: Mapping, features: Mapping) -> tf.Tensor:
             return model.as_labels(model.predict(values, features, training=False)[0])
@@ -434,15 +447,16 @@ class TrainedModel(Evaluator):
         """Returns a client's model as a Keras model with its weights.
 
         Args:
-            client: Its name; None for a client that nobody has seen.
-            support: Examples from which it personalises its model; None for what it has kept.
-            start: Local variables that it has kept are `kept`, `rebuilt` or `updated`.
+            client: The client's name; None for an unseen client.
+            support: The examples that personalise the client's model; None to use its kept
+                variables.
+            start: The use of kept local variables: `kept`, `rebuilt` or `updated`.
         """
         values = self.values(client, support=support, start=start)
-        if remembers(values):
+        if has_memory(values):
             raise UserError(
-                "the client predicts by its nearest examples, too, for which a Keras model has no "
-                "place: use predict, or leave client and support out, for the shared model."
+                "the client also predicts with its nearest examples, which a Keras model cannot "
+                "do: use predict, or leave client and support out, for the shared model."
             )
         return to_keras(self.model.personal, values)
 
@@ -457,10 +471,11 @@ class TrainedModel(Evaluator):
         """Writes a client's model as a SavedModel, which TensorFlow loads without this library.
 
         Args:
-            folder: Where to. With a client's local variables, its owner alone may read it.
-            client: Its name; None for a client that nobody has seen.
-            support: Examples from which it personalises its model; None for what it has kept.
-            start: Local variables that it has kept are `kept`, `rebuilt` or `updated`.
+            folder: The output folder. With a client's local variables, only its owner can read it.
+            client: The client's name; None for an unseen client.
+            support: The examples that personalise the client's model; None to use its kept
+                variables.
+            start: The use of kept local variables: `kept`, `rebuilt` or `updated`.
         """
         model = self.to_keras(client, support=support, start=start)
         is_open = client is None and support is None
@@ -475,11 +490,11 @@ class TrainedModel(Evaluator):
 def _of_clients(
     support: ClientDataset, client_ids: Sequence[str | None] | np.ndarray
 ) -> ClientDataset:
-    """Returns the support sets of some clients, in their order."""
+    """Returns the support sets of the clients with these names, in this order."""
     places = {name: place for place, name in enumerate(support.client_ids)}
     missing = [name for name in client_ids if name not in places]
     if missing and missing[0] is None:
-        raise UserError(f"support has {support.num_clients} clients; say which one: client=...")
+        raise UserError(f"support has {support.num_clients} clients; choose one: client=...")
     if missing:
         raise UserError(
             f"support has no client {missing[0]!r}; its {support.num_clients} clients are "

@@ -32,7 +32,7 @@ def _audit(draw_ratings):
 
 def test_an_update_of_one_client_shows_its_items_and_points_where_its_vector_does(audit):
     """In a single step each row is a sum of errors times the user's vector, which is then exact."""
-    one, ten = audit.inherent
+    one, ten = audit.table_leaks
     assert (one.table, one.cohort) == ("item_embedding/embeddings", 1)
     assert (one.share_of_rows, one.rows_seen) == (1.0, 1.0)
     assert one.variable == "user_embedding/vector" and one.cosine == pytest.approx(1.0, abs=1e-6)
@@ -42,7 +42,7 @@ def test_an_update_of_one_client_shows_its_items_and_points_where_its_vector_doe
 
 
 def test_it_is_told_in_lines_and_as_json(audit):
-    assert audit.holds and audit.found == []
+    assert audit.holds and audit.leaks == []
     lines = list(audit.lines())
     place = next(i for i, line in enumerate(lines) if line.startswith("inherent: "))
     one, ten = lines[place + 1 : place + 3]
@@ -50,9 +50,7 @@ def test_it_is_told_in_lines_and_as_json(audit):
     assert one.startswith("  alone: 100% of the rows") and "they are 100% of all rows" in one
     random = np.random.default_rng(0).normal(size=(200_000, DIM))
     chance = np.abs(random[:, 0] / np.linalg.norm(random, axis=1)).mean()
-    said = (
-        f"user_embedding/vector does by a cosine of 1.00 (1: just there; by chance: {chance:.2f})"
-    )
+    said = f"user_embedding/vector is 1.00 (1: the same direction; by chance: {chance:.2f})"
     assert said in one and ten.startswith("  among 10: 100% of the rows")
     told = json.loads(json.dumps(audit.as_json()))
     assert told["broadcast_bytes_per_client"] == 4 * NUM_ITEMS * DIM + 4
@@ -62,7 +60,7 @@ def test_it_is_told_in_lines_and_as_json(audit):
 def test_a_leak_is_told_and_long_lists_are_cut():
     leaks = tuple(f"round {n}: weight changes" for n in range(7))
     audit = Audit((), (Verdict("severed", "Nothing leaks.", leaks),), (), ["a note"], "epsilon 1")
-    assert not audit.holds and audit.found == list(leaks)
+    assert not audit.holds and audit.leaks == list(leaks)
     assert list(audit.lines())[2:] == [
         "severed: LEAK. Nothing leaks.", *(f"  {leak}" for leak in leaks[:5]), "  and 2 more",
         "a note", "guarantee: none, since a check has found a leak",
@@ -74,6 +72,6 @@ def test_a_guarantee_is_that_of_differential_privacy():
     spent = {"epsilon": 2.5, "delta": 1e-5, "rounds": 7, "neighbours": "one client replaced"}
     assert guarantee({**spent, "draw": "secret"}) == (
         "guarantee: user-level differential privacy, epsilon 2.5 at delta 1e-05 after 7 rounds, "
-        "for one client replaced, where nobody knows who was drawn"
+        "for one client replaced, as long as the sampled clients are secret"
     )
-    assert guarantee({**spent, "draw": "public"}).endswith(", where nobody knows the noise")
+    assert guarantee({**spent, "draw": "public"}).endswith(", as long as the noise is secret")

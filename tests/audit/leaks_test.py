@@ -33,7 +33,7 @@ from fedpersonal.methods.scaffold import scaffold
 from fedpersonal.model.metrics import RMSE, Metric
 from fedpersonal.model.names import CLUSTER
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.factorization import OwnVector, matrix_factorization
+from fedpersonal.models.factorization import UserVector, matrix_factorization
 from fedpersonal.tff.optimizers import build_adam, build_sgdm
 from fedpersonal.training import trainer as trainer_module
 from fedpersonal.training.trainer import Trainer
@@ -158,13 +158,13 @@ BESIDE = {
 
 
 def checks_of(audit):
-    assert not audit.holds and audit.found
+    assert not audit.holds and audit.leaks
     return {verdict.check for verdict in audit.verdicts if not verdict.holds}
 
 
 def test_an_honest_round_raises_no_alarm(clients):
     audit = trainer_of(clients).audit(rounds=ROUNDS)
-    assert audit.holds and audit.found == []
+    assert audit.holds and audit.leaks == []
     assert [verdict.check for verdict in audit.verdicts] == [
         "names", "broadcast", "severed", "reference", "declared",
     ]  # fmt: skip
@@ -183,9 +183,9 @@ def test_a_leak_in_what_is_summed(clients, name):
     assert ("reference" not in found) == (name == "times 1e-6")
     if name.startswith("in a weight"):
         for place in ("weight", "num_examples", "note"):
-            assert any(place in leak for leak in audit.found)
+            assert any(place in leak for leak in audit.leaks)
     if name == "in round 3 alone":
-        assert all(leak.startswith("round 3: ") for leak in audit.found)
+        assert all(leak.startswith("round 3: ") for leak in audit.leaks)
 
 
 @pytest.mark.parametrize("name", BESIDE)
@@ -210,7 +210,7 @@ def build_two_outputs(with_loss):
     def build():
         item = tf.keras.Input([], dtype=tf.int32, name="item")
         table = tf.keras.layers.Embedding(NUM_ITEMS, DIM, name="item_embedding")(item)
-        own = OwnVector(DIM, name="user_embedding")(item)
+        own = UserVector(DIM, name="user_embedding")(item)
         rating = tf.reduce_sum(own * table, -1)
         if with_loss:
             return tf.keras.Model({"item": item}, Pulled(name="pulled")(rating, own, table))
@@ -224,7 +224,7 @@ def test_a_metric_that_returns_predictions(clients):
     tells = Metric("tells", lambda labels, predictions: predictions + 1e-5 * labels)
     audit = trainer_of(clients, model=model_of(metrics=[RMSE, tells])).audit(rounds=1)
     assert checks_of(audit) == {"declared"}
-    assert audit.found[0].startswith("metric 'tells' ignores labels")
+    assert audit.leaks[0].startswith("metric 'tells' ignores labels")
 
 
 def test_a_local_value_in_a_loss_that_the_model_adds(clients):
@@ -240,14 +240,14 @@ def test_a_local_value_in_a_loss_beside_that_of_the_data(clients):
     model = model_of(build_two_outputs(False), loss=loss, metrics=[])
     audit = trainer_of(clients, model=model).audit(rounds=1)
     assert checks_of(audit) == {"declared"}
-    assert "number 1 of the model's output" in audit.found[0]
+    assert "number 1 of the model's output" in audit.leaks[0]
 
 
 def declared(clients, **options):
     """Returns what the audit says of what a model declares, without a process."""
     model = model_of(**options)
     execution = Execution(batch_size=4)
-    subject = Subject.of(
+    subject = Subject.from_clients(
         clients=clients, execution=execution, model=model, algorithm=FURL, process=None,
         build=None, seed=0,
     )  # fmt: skip
@@ -278,7 +278,7 @@ def test_a_loss_whose_value_tells_predictions(clients, base, hidden):
         return base(labels, predictions) + hidden(predictions)[:, 0]
 
     (found,) = declared(clients, loss=loss)
-    assert found.startswith("the loss' value changes with predictions as its derivative does not")
+    assert found.startswith("the loss' value changes with predictions in a way that its derivative")
 
 
 @pytest.mark.parametrize("loss", ["mse", "mae", focal, tf.keras.losses.Huber(0.5), "logcosh"])
@@ -302,7 +302,7 @@ def adding(added):
     def build():
         item = tf.keras.Input([], dtype=tf.int32, name="item")
         table = tf.keras.layers.Embedding(NUM_ITEMS, DIM, name="item_embedding")(item)
-        own = OwnVector(DIM, name="user_embedding")(item)
+        own = UserVector(DIM, name="user_embedding")(item)
         rating = Adding(added)(tf.reduce_sum(own * table, -1), own, item, table)
         return tf.keras.Model({"item": item}, rating)
 
@@ -311,9 +311,9 @@ def adding(added):
 
 ADDED = {
     "inputs": (lambda own, item, table: 1e-3 * item, "depends on inputs"),
-    "a cosine": (lambda own, item, table: tf.reduce_sum(tf.cos(9.0 * own), -1), "tells more"),
-    "an entry's square": (lambda own, item, table: own[:, 0] ** 2, "tells more"),
-    "a fourth power": (lambda own, item, table: tf.reduce_sum(own**4, -1), "tells more"),
+    "a cosine": (lambda own, item, table: tf.reduce_sum(tf.cos(9.0 * own), -1), "reveals more"),
+    "an entry's square": (lambda own, item, table: own[:, 0] ** 2, "reveals more"),
+    "a fourth power": (lambda own, item, table: tf.reduce_sum(own**4, -1), "reveals more"),
     "penalties": (
         lambda own, item, table: tf.reduce_sum(own**2 + tf.abs(own) + 2.0 * table**2, -1),
         None,
@@ -331,18 +331,18 @@ def test_what_a_loss_that_the_model_adds_may_tell(clients, name):
 
 def test_labels_of_which_each_has_its_own_weight(clients):
     model = model_of(example_weight=lambda labels: 1.0 + tf.abs(labels))
-    assert trainer_of(clients, model=model).audit(rounds=1).found == []
+    assert trainer_of(clients, model=model).audit(rounds=1).leaks == []
     with in_sums(SUMS["labels in the update"]):
         audit = trainer_of(clients, model=model).audit(rounds=1)
     assert checks_of(audit) == {"severed", "reference"}
-    assert any(note.startswith("not tested: what example_weight tells") for note in audit.notes)
+    assert any(note.startswith("not tested: what example_weight reveals") for note in audit.notes)
 
 
 def test_a_loss_that_compares_a_client_s_examples_raises_no_alarm(clients):
     def centred(labels, predictions):
         return tf.square(predictions - tf.reduce_mean(predictions) - labels)
 
-    assert trainer_of(clients, model=model_of(loss=centred)).audit(rounds=1).found == []
+    assert trainer_of(clients, model=model_of(loss=centred)).audit(rounds=1).leaks == []
 
 
 class Carrying:
@@ -410,7 +410,7 @@ def test_a_copy_of_what_is_rebuilt(clients, name, aggregator):
     if aggregator:
         aggregator = aggregator(pytest.importorskip("tensorflow_federated").aggregators)
     options = {"algorithm": REBUILDING[name], "aggregator": aggregator}
-    assert trainer_of(clients, **options).audit(rounds=1).found == []
+    assert trainer_of(clients, **options).audit(rounds=1).leaks == []
     with mock.patch.object(
         server, "train_clients", local_values_in_the_update(server.train_clients)
     ):
@@ -422,7 +422,7 @@ def test_differential_privacy_holds_and_says_epsilon(clients):
     privacy = DifferentialPrivacy(noise_multiplier=2.0)
     trainer = trainer_of(clients, algorithm=algorithm, privacy=privacy)
     audit = trainer.audit(rounds=1)
-    assert audit.found == []
+    assert audit.leaks == []
     epsilon = trainer.budget.epsilon(1)
     assert f"differential privacy, epsilon {epsilon:.3g} " in audit.guarantee
 
@@ -460,21 +460,21 @@ def test_a_copy_of_shared_variables(clients, name):
         build,
         local_layers=[],
         lookups={f"{of}_{kind}": of for of in ("item", "user") for kind in ("embedding", "bias")},
-        owned_tables=["user_embedding", "user_bias"],
+        per_client_tables=["user_embedding", "user_bias"],
     )
     trainer = trainer_of(clients, model=model, algorithm=PERSONAL[name])
     audit = trainer.audit(rounds=2)
-    assert audit.found == []
-    are_told = name in ("mr_mtl", "scaffold", "fed_dyn")
-    assert any("follows from their personal copies" in note for note in audit.notes) == are_told
-    assert any("which model they have chosen" in note for note in audit.notes) == (name == "ifca")
+    assert audit.leaks == []
+    reveals_copies = name in ("mr_mtl", "scaffold", "fed_dyn")
+    assert any("depend on their personal copies" in note for note in audit.notes) == reveals_copies
+    assert any("reveal their choice of a model" in note for note in audit.notes) == (name == "ifca")
     if name not in ("ditto", "mr_mtl"):
         return
     with in_sums(lambda sums, own, *_: add(sums, 1e-2 * tf.reduce_sum(own)), COPY):
         found = checks_of(
             trainer_of(clients, model=model, algorithm=PERSONAL[name]).audit(rounds=2)
         )
-    assert "reference" in found and ("severed" in found) != are_told
+    assert "reference" in found and ("severed" in found) != reveals_copies
 
 
 def test_a_mixture_of_models(clients):
@@ -495,8 +495,8 @@ def test_a_mixture_of_models(clients):
     )
     trainer = trainer_of(signs, model=model, algorithm=fed_em(**WORK, num_clusters=3))
     audit = trainer.audit(rounds=2)
-    assert audit.found == []
-    assert any("how they weigh the models" in note for note in audit.notes)
+    assert audit.leaks == []
+    assert any("weights of the models" in note for note in audit.notes)
 
     def leak(sums, own, *_):
         sums["updates"][TABLE] += 1e-2 * own

@@ -97,7 +97,7 @@ def test_a_subclassed_model_has_neighbours_too(clients):
             "phase 0: head: 'haed' names no variable of the model; did you mean 'head'",
         ),
         ({}, (PHASE, GradientPhase("all", "all", SGD)), "phase 0: a NeighboursPhase must be the l"),
-        ({"build": build_twice}, (PHASE,), "what 'head' is called with; it must be a layer that"),
+        ({"build": build_twice}, (PHASE,), "inputs of 'head'; it must be a layer that"),
         (
             {"label_spec": tf.TensorSpec([None, 1], tf.int32)},
             (PHASE,),

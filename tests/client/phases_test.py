@@ -54,9 +54,9 @@ def constrained():
 def test_steps_without_a_gradient_keep_no_constraint():
     model = PartitionedModel(constrained, local_layers=["head"])
     check_phases(model, [GradientPhase("all", "all", SGD)])
-    with pytest.raises(UserError, match="RidgePhase moves 'head/kernel', which has a constraint"):
+    with pytest.raises(UserError, match="RidgePhase moves 'head/kernel', which has a Keras"):
         check_phases(model, [RidgePhase("all", 1.0)])
-    with pytest.raises(UserError, match="'head/kernel' has a constraint of Keras, which an offset"):
+    with pytest.raises(UserError, match="'head/kernel' has a Keras constraint, which adding"):
         PersonalModel(PartitionedModel(constrained), role="offset")
 
 

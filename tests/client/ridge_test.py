@@ -83,7 +83,7 @@ def test_what_predictions_do_not_read_is_not_repeated_for_each_example(is_person
     model = PersonalModel(dense_model(), ["last"], role="model" if reads else "state")
     view = model.personal if is_personal else model
     (copied,) = model.copies
-    assert copied.endswith("last/kernel") and (copied in view.unread) is not reads
+    assert copied.endswith("last/kernel") and (copied in view.ignored_locals) is not reads
     values, x = random_values(model, seed=3), tf.random.stateless_normal([2, 1, 5, 3], [0, 1])
     own = {v.name: tf.stack([values[v.name]] * 2) for v in model.local_variables}
     shared = {v.name: values[v.name] for v in model.global_variables}

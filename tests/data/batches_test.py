@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpersonal.data.batches import draw_examples, pad_batches, touched_rows
+from fedpersonal.data.batches import pad_batches, sample_examples, touched_rows
 from fedpersonal.data.clients import ClientDataset
 
 _COUNTS = (3, 0, 7, 4)
@@ -116,7 +116,7 @@ def _dataset(make_dataset):
 
 def drawn(dataset, clients, *, count=5, seed=1, round_number=2):
     """Returns the examples that each client draws."""
-    found = draw_examples(dataset, clients, count=count, seed=seed, round_number=round_number)
+    found = sample_examples(dataset, clients, count=count, seed=seed, round_number=round_number)
     assert found.client_ids.tolist() == dataset.client_ids[np.array(clients, int)].tolist()
     np.testing.assert_array_equal(found.features["tenfold"][:, 0], 10 * found.labels)
     return [found.client(i)[1].tolist() for i in range(len(clients))]

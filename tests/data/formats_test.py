@@ -74,7 +74,7 @@ def test_following_the_advice_reads_the_ratings(tmp_path, separator, name, heade
     flags = _flags(message)
     assert flags or columns
     assert ("header" in flags) == (header is None)
-    assert _rated(TableFile.of(path, **flags), **columns) == _RATINGS
+    assert _rated(TableFile.from_path(path, **flags), **columns) == _RATINGS
 
 
 _READERS = {
@@ -104,14 +104,14 @@ def test_tab_separated_text_has_no_quotation(tmp_path, reader):
 def test_a_quoted_value_that_holds_other_rows_is_refused(tmp_path, reader, separator):
     rows = [(user, text.replace(",", ""), label) for user, text, label in _QUOTED]
     path = _write(tmp_path / "t.csv", rows, separator, header=_TEXT_NAMES)
-    file, read = TableFile.of(path, separator=separator), _READERS[reader]
+    file, read = TableFile.from_path(path, separator=separator), _READERS[reader]
     with pytest.raises(UserError, match="line 4: .* seems to hold the rows below"):
         read(file)
-    found = read(TableFile.of(path, separator=separator, quoting="none"))
+    found = read(TableFile.from_path(path, separator=separator, quoting="none"))
     assert _count(found) == len(rows) and not found.report
     # Whoever insists has one value.
     columns = [*map(Column, _TEXT_NAMES)]
-    insisting = TableFile.of(path, separator=separator, quoting="double")
+    insisting = TableFile.from_path(path, separator=separator, quoting="double")
     assert len(read_table(insisting, columns, bad_rows="refuse").lines) == len(rows) - 2 * 7
 
 
@@ -121,7 +121,7 @@ def test_swallowed_ratings_are_refused(tmp_path):
     path = _write(tmp_path / "t.csv", rows, ",", header=_NAMES)
     with pytest.raises(UserError, match="line 4: .* the rows below.* --quoting=none"):
         read_ratings(path)
-    assert read_ratings(TableFile.of(path, quoting="none")).ratings.size == len(rows)
+    assert read_ratings(TableFile.from_path(path, quoting="none")).ratings.size == len(rows)
 
 
 def test_honest_values_of_several_lines_are_read(tmp_path):
@@ -155,7 +155,7 @@ def test_quoted_tab_separated_text_is_noticed(tmp_path):
             csv.writer(file, delimiter="\t", quoting=quoting).writerows([_TEXT_NAMES, *rows])
         with pytest.raises(UserError, match=f"{why}.*--quoting=double") as caught:
             read_table(path, columns, bad_rows="count")
-        file = TableFile.of(path, quoting=_flags(str(caught.value))["quoting"])
+        file = TableFile.from_path(path, quoting=_flags(str(caught.value))["quoting"])
         table = read_table(file, columns, bad_rows="refuse")
         assert [*zip(*table.columns.values())] == rows
 
@@ -179,7 +179,7 @@ def test_encodings(tmp_path, name, encoding, mark, given):
     rows = [("Zoë", "déjà vu"), ("Søren", "smørrebrød")]
     content = mark + "".join(",".join(r) + "\n" for r in [("user", "text"), *rows]).encode(encoding)
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    file = TableFile.of(tmp_path / name, **({"encoding": given} if given else {}))
+    file = TableFile.from_path(tmp_path / name, **({"encoding": given} if given else {}))
     table = read_table(file, [Column("user"), Column("text")], bad_rows="refuse")
     assert [*zip(*table.columns.values())] == rows
 
@@ -194,13 +194,15 @@ def test_another_encoding_is_named_in_the_refusal(tmp_path, name):
             read_table(tmp_path / name, [Column("user")], bad_rows=bad_rows)
     encoding = re.search("--encoding=([a-z0-9-]+)", str(caught.value))[1]
     table = read_table(
-        TableFile.of(tmp_path / name, encoding=encoding), [Column("user")], bad_rows="refuse"
+        TableFile.from_path(tmp_path / name, encoding=encoding), [Column("user")], bad_rows="refuse"
     )
     assert table.columns["user"].tolist() == ["Zoë"]
     (tmp_path / name).write_bytes(content.encode("utf-16-le") + b"\x00\xd8a\x00")
     with pytest.raises(UserError, match=f"{name}.* not utf-16-le"):
         read_table(
-            TableFile.of(tmp_path / name, encoding="utf-16-le"), [Column("user")], bad_rows="count"
+            TableFile.from_path(tmp_path / name, encoding="utf-16-le"),
+            [Column("user")],
+            bad_rows="count",
         )
 
 
@@ -209,15 +211,17 @@ def test_a_table_of_any_name_is_read_as_it_is_described(tmp_path):
     path = _write(tmp_path / "u.data", rows, "   ")
     with pytest.raises(UserError, match=r"must end in .csv, .*, or --separator"):
         read_ratings(path)
-    file = TableFile.of(path, separator="whitespace", header=("-", *_NAMES))
+    file = TableFile.from_path(path, separator="whitespace", header=("-", *_NAMES))
     assert _rated(file) == _RATINGS
     path = _write(tmp_path / "t.csv", _RATINGS, ",", header=_NAMES)
     with pytest.raises(UserError, match="line 1: it names the columns: leave --header out"):
-        read_ratings(TableFile.of(path, header=_NAMES))
+        read_ratings(TableFile.from_path(path, header=_NAMES))
     with pytest.raises(UserError, match="line 1: 4 values for 3 columns of --header; name the"):
-        read_ratings(TableFile.of(_write(path, _RATINGS, ",", header=None), header=_NAMES[:3]))
+        read_ratings(
+            TableFile.from_path(_write(path, _RATINGS, ",", header=None), header=_NAMES[:3])
+        )
     with pytest.raises(UserError, match="no column 'rating' in --header; .*; say by --rating_col"):
-        read_ratings(TableFile.of(path, header=("user", "item", "stars", "time")))
+        read_ratings(TableFile.from_path(path, header=("user", "item", "stars", "time")))
 
 
 @pytest.mark.parametrize(
@@ -236,16 +240,18 @@ def test_a_table_of_any_name_is_read_as_it_is_described(tmp_path):
 )
 def test_a_format_of_no_use_is_refused(name, format, why):
     with pytest.raises(UserError, match=why):
-        TableFile.of(name, **format)
+        TableFile.from_path(name, **format)
 
 
 def test_other_texts_are_read_in_the_same_format(tmp_path):
     path = _write(tmp_path / "t.txt", _TEXTS, "|")
-    file = TableFile.of(path, separator="pipe", header=_TEXT_NAMES)
+    file = TableFile.from_path(path, separator="pipe", header=_TEXT_NAMES)
     others = read_other_texts(file, ["u00"], min_tokens=1)
     assert others.tolist() == [text for user, text, _ in _TEXTS if user != "u00"]
     cached = [
-        read_text(TableFile.of(path, separator="pipe", header=names), cache_dir=tmp_path / "cache")
+        read_text(
+            TableFile.from_path(path, separator="pipe", header=names), cache_dir=tmp_path / "cache"
+        )
         for names in (_TEXT_NAMES, ("context", "text", "user"))
     ]
     assert [corpus.num_clients for corpus in cached] == [4, 2]

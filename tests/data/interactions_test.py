@@ -83,7 +83,7 @@ def test_a_table_needs_no_ratings_and_says_where_there_are_no_times(tmp_path, in
     clicks = Interactions(**vars(read_ratings(path, rating_column=None)))
     assert clicks.ratings.tolist() == [1, 1, 1]
     assert clicks.summary() == (
-        "clicks: 3 interactions of 2 users, 2 items; no times: what is held out is drawn by chance"
+        "clicks: 3 interactions of 2 users, 2 items; no times: held-out items are sampled at random"
     )
     assert "by chance" not in interactions.summary()
 
@@ -93,7 +93,7 @@ def test_a_negative_is_no_positive_and_a_held_out_item_is_as_likely_as_any(
     everything, train, per_positive
 ):
     negatives = Negatives(train, NUM_ITEMS, per_positive, seed=3)
-    drawn = Implicit.of(train, negatives)
+    drawn = Implicit.from_positives(train, negatives)
     times_drawn, times_held_out = 0, 0
     for number in range(1, 20):
         data, _ = drawn.in_round(number, EVERYBODY)
@@ -115,7 +115,7 @@ def test_a_negative_is_no_positive_and_a_held_out_item_is_as_likely_as_any(
 
 
 def test_the_leaking_draw_never_has_what_is_held_out(everything, train):
-    drawn = Implicit.of(train, Negatives(everything, NUM_ITEMS, None, seed=3))
+    drawn = Implicit.from_positives(train, Negatives(everything, NUM_ITEMS, None, seed=3))
     for client in EVERYBODY:
         features, labels = drawn.client(client)
         expected = set(range(NUM_ITEMS)) - set(items_of(everything, client))
@@ -123,13 +123,13 @@ def test_the_leaking_draw_never_has_what_is_held_out(everything, train):
 
 
 def test_each_round_draws_anew_by_the_seed_whoever_takes_part(train):
-    drawn = Implicit.of(train, Negatives(train, NUM_ITEMS, 2, seed=3))
+    drawn = Implicit.from_positives(train, Negatives(train, NUM_ITEMS, 2, seed=3))
     first, places = drawn.in_round(1, EVERYBODY)
     assert places.tolist() == EVERYBODY.tolist()
     alone, _ = drawn.in_round(1, np.array([7]))
     assert alone.client_ids.tolist() == [train.client_ids[7]]
     np.testing.assert_array_equal(items_of(alone, 0), items_of(first, 7))
-    other_seed = Implicit.of(train, Negatives(train, NUM_ITEMS, 2, seed=4))
+    other_seed = Implicit.from_positives(train, Negatives(train, NUM_ITEMS, 2, seed=4))
     prints = [d.in_round(n, EVERYBODY)[0].fingerprint() for d, n in ((drawn, 1), (drawn, 2))]
     prints += [other_seed.in_round(1, EVERYBODY)[0].fingerprint(), drawn.fingerprint()]
     assert len(set(prints)) == 4
@@ -140,7 +140,7 @@ def test_each_round_draws_anew_by_the_seed_whoever_takes_part(train):
 
 
 def test_a_round_may_have_nobody(train):
-    drawn = Implicit.of(train, Negatives(train, NUM_ITEMS, 2, seed=3))
+    drawn = Implicit.from_positives(train, Negatives(train, NUM_ITEMS, 2, seed=3))
     nobody, places = drawn.in_round(1, np.array([], np.int64))
     assert nobody.num_clients == nobody.num_examples == len(places) == 0
 
@@ -154,7 +154,7 @@ def test_other_data_are_the_same_in_each_round(everything):
 def test_a_client_with_all_items_has_no_negatives(make_dataset, per_positive):
     everything = make_dataset([({"item": np.arange(4)}, np.ones(4))])
     train = leave_one_out(everything, seed=0, ordered=True).train
-    alone = Implicit.of(train, Negatives(everything, 4, per_positive, seed=0))
+    alone = Implicit.from_positives(train, Negatives(everything, 4, per_positive, seed=0))
     assert alone.labels.tolist() == [1, 1] and sorted(alone.features["item"]) == [0, 1]
-    others = Implicit.of(train, Negatives(train, 4, per_positive, seed=0))
+    others = Implicit.from_positives(train, Negatives(train, 4, per_positive, seed=0))
     assert others.num_examples == (4 if per_positive is None else 8)

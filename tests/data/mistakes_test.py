@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpersonal.data.batches import draw_examples, pad_batches, touched_rows
+from fedpersonal.data.batches import pad_batches, sample_examples, touched_rows
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.documents import load_reddit, read_documents
 from fedpersonal.data.encoders import CharacterVocabulary, HashedWords, build_characters
@@ -32,7 +32,7 @@ def touch(ids, mask_shape=(1, 1, 2)):
 
 
 def draw(client_indices=(0,), count=2):
-    draw_examples(DATASET, client_indices, count=count, seed=0, round_number=1)
+    sample_examples(DATASET, client_indices, count=count, seed=0, round_number=1)
 
 
 def pad(client_indices=(0,), batch_size=3):

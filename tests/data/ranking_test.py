@@ -8,7 +8,7 @@ import pytest
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.generated.ratings import generate_ratings
 from fedpersonal.data.ranking import (
-    as_clients,
+    candidates_as_clients,
     candidates_suffix,
     hold_out_candidates,
     sample_unrated,
@@ -98,7 +98,7 @@ def test_each_client_has_its_own_number_of_negatives():
     sizes = [100, 51, 12, 11, 0, 0, 0]
     assert [len(own) for own in candidates] == sizes
     assert [own[0] for own in candidates if len(own)] == [0, 99, 138, 139]
-    ranked = as_clients(dataset, candidates)
+    ranked = candidates_as_clients(dataset, candidates)
     assert ranked.counts.tolist() == sizes and ranked.labels.sum() == 4
     assert [ranked.client(n)[1].sum() for n in range(7)] == [1, 1, 1, 1, 0, 0, 0]
     assert (ranked.features["user"] == np.repeat(np.arange(7), sizes)).all()

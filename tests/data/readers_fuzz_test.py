@@ -220,7 +220,7 @@ def test_tables(write, reader, rows, format, changes, packed):
         return
     # What looks like other rows within a value, or like a quoted value, is refused otherwise.
     quoting = {",": "double", "\t": "none"}.get(separator, "auto")
-    path = TableFile.of(path, quoting=quoting)
+    path = TableFile.from_path(path, quoting=quoting)
     naive, bad = _rows(content, separator)
     found = outcome(lambda: read(path), path)
     table = outcome(lambda: read_table(path, columns, bad_rows="count"), path)

@@ -30,7 +30,7 @@ def test_what_auto_means(tmp_path):
     (tmp_path / "frogs.csv").touch()
     with pytest.raises(UserError) as caught:
         _find(data_dir=folder)
-    said = "has no birds.csv.gz or any.csv; name an own table by --sound_file, or listen."
+    said = "has no birds.csv.gz or any.csv; name a table of your own by --sound_file, or listen."
     assert str(caught.value) == f"{folder} {said}"
     (tmp_path / "any.csv").touch()
     assert _find(data_dir=folder) == ("file", str(tmp_path / "any.csv"))
@@ -48,7 +48,7 @@ def test_datasets_by_name(tmp_path):
     assert _find("hub", data_dir=folder) == ("hub", folder)
     with pytest.raises(UserError, match="--dataset=frogs needs --data_dir, a folder with frogs"):
         _find("frogs")
-    with pytest.raises(UserError, match="has no frogs.csv; name an own table"):
+    with pytest.raises(UserError, match="has no frogs.csv; name a table of your own"):
         _find("frogs", data_dir=folder)
     (tmp_path / "frogs.csv").touch()
     assert _find("frogs", data_dir=folder) == ("frogs", str(tmp_path / "frogs.csv"))

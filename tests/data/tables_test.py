@@ -23,7 +23,7 @@ _COLUMNS = (Column("user"), Column("n", "real"), Column("time", "time", required
 
 def _read(path, content, *columns, bad_rows="count", **format):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return read_table(TableFile.of(path, **format), columns or _COLUMNS, bad_rows=bad_rows)
+    return read_table(TableFile.from_path(path, **format), columns or _COLUMNS, bad_rows=bad_rows)
 
 
 def _refusal(path, content, *columns, bad_rows="refuse", **format):

@@ -16,7 +16,7 @@ import pytest
 from fedpersonal.data.splits import split_support_query
 from fedpersonal.evaluation import evaluate as evaluation
 from fedpersonal.evaluation.evaluate import Evaluator, build_evaluation
-from fedpersonal.evaluation.results import ClientResults, over_draws
+from fedpersonal.evaluation.results import ClientResults, spread_over_samples
 from fedpersonal.methods.phases import GradientPhase
 from fedpersonal.model.metrics import RMSE
 from fedpersonal.model.partition import PartitionedModel
@@ -119,7 +119,7 @@ def test_what_is_kept_may_be_read_a_few_shards_at_a_time(model, split, weights, 
     found = evaluate(weights, kept)
     assert [len(places) for places in read] == [2, 2] and sorted(sum(read, [])) == [0, 1, 2, 3]
     assert sent == [1, 1, 2]  # Before personalisation, all at once.
-    with pytest.raises(ValueError, match="what 2 clients keep was asked for, not 4's"):
+    with pytest.raises(ValueError, match="variables of 2 clients, got 4"):
         evaluate(weights, lambda places: (known, values))
     at_once = evaluate(weights, (known, values))
     for name, sums in found.after.items():
@@ -150,7 +150,7 @@ def test_overall_is_the_mean_over_examples():
 
 def test_a_notebook_shows_the_mean_client_beside_the_guess():
     results = results_of([9.0, 1.0, 2.0], [1.0, 4.0, 5.0], [3, 1, 0])
-    shown = dataclasses.replace(results, guess={"rmse": np.array([2.5, 0.5, 9.0])})._repr_html_()
+    shown = dataclasses.replace(results, baseline={"rmse": np.array([2.5, 0.5, 9.0])})._repr_html_()
     rows = re.findall(
         "<tr><th title=[^>]*>(.*?)</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>", shown
     )
@@ -202,5 +202,5 @@ def test_a_draw_is_all_examples_of_its_clients():
     squares, counts = results.after["rmse"].T
     drawn = [np.array(clients) for clients in itertools.combinations([0, 1, 3, 4], 2)]
     exact = [np.sqrt(squares[c].sum() / counts[c].sum()) for c in drawn]
-    found = over_draws(results, drawn)["rmse"]
+    found = spread_over_samples(results, drawn)["rmse"]
     assert found == pytest.approx({"mean": np.mean(exact), "sd": np.std(exact)})

@@ -11,7 +11,7 @@ import pytest
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import ClientMetric, paired_share
 from fedpersonal.evaluation.statistics import (
-    FEWEST,
+    MIN_INTERVAL_CLIENTS,
     client_sums,
     paired_bootstrap,
     remaining_share,
@@ -52,12 +52,12 @@ def test_few_clients_seldom_make_a_false_claim(number, draw):
     }
     claims, nothing = 0, client_sums(np.zeros(number))
     for _ in range(500):
-        found = paired_bootstrap(client_sums(drawn[draw]()), nothing, draws=500)
+        found = paired_bootstrap(client_sums(drawn[draw]()), nothing, resamples=500)
         claims += not found.is_within_noise
     # The bootstrap claims 49, 16, 15, 11, 7 and 6 % of normal ones. Three deviations are 3 %.
     assert claims <= 500 * (0.10 if draw == "skewed" else 0.05) + 15
-    assert found.has_interval == (number >= FEWEST)
-    if number < FEWEST:
+    assert found.has_interval == (number >= MIN_INTERVAL_CLIENTS)
+    if number < MIN_INTERVAL_CLIENTS:
         assert not claims
 
 

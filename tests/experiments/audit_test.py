@@ -35,7 +35,7 @@ def test_a_task_that_holds(ran):
     for check in ("names", "broadcast", "severed", "reference", "declared"):
         assert sum(line.startswith(f"{check}: holds. ") for line in lines) == 1
     place = next(i for i, line in enumerate(lines) if line.startswith("inherent: "))
-    assert "points where its user_embedding/vector does by a cosine of" in lines[place + 1]
+    assert "change's direction and its user_embedding/vector is" in lines[place + 1]
     assert lines[-2].startswith("guarantee: no formal guarantee")
     assert lines[-1] == "audit passed: no leak was found by 5 checks in 1 round"
     found = json.loads((folder / "out" / "audit.json").read_text())

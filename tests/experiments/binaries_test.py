@@ -24,7 +24,7 @@ SAID = {
         "4 writers who never took part: accuracy 0.* after personalisation .the nearest image of",
     ],
     "interactions": [
-        "ratings: 240 interactions of 20 users, 30 items; no times: what is held out is drawn by",
+        "ratings: 240 interactions of 20 users, 30 items; no times: held-out items are sampled at",
         "test, 20 users, 380 items: hr@10_of_19 0.\\d+ .chance: 0.5263., ndcg@10_of_19 0.",
     ],
     "movielens": ["ratings: 240 ratings of 20 users, 30 items", "test, 2 users, 1\\d ratings: "],

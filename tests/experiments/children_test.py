@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from experiments import children
-from experiments.children import Call, call_at_once, fitting, run_in_child
+from experiments.children import Call, jobs_that_fit, run_calls, run_in_child
 from fedpersonal.errors import TrainingError, UserError
 
 PROCESSORS = sorted(os.sched_getaffinity(0))
@@ -47,9 +47,9 @@ def end_soon():
 def test_so_many_run_at_once_on_processors_of_their_own(tmp_path):
     calls = {n: Call(note, (tmp_path / f"{n}.json", 2), tmp_path / f"{n}.log") for n in range(5)}
     ended = []
-    call_at_once(
+    run_calls(
         calls,
-        at_once=2,
+        jobs=2,
         ended=lambda key, error: ended.append((key, error)),
         calls_a_process=2,
     )
@@ -72,7 +72,7 @@ def test_no_processor_waits_while_a_call_is_left(tmp_path):
     numbers = {0: 5, 1: 0, 2: 0, 3: 0, 4: 0}
     calls = {n: Call(note, (tmp_path / f"{n}", least)) for n, least in numbers.items()}
     ended = []
-    call_at_once(calls, at_once=2, ended=lambda key, error: ended.append(key))
+    run_calls(calls, jobs=2, ended=lambda key, error: ended.append(key))
     assert sorted(ended) == [*calls]
     assert json.loads((tmp_path / "0").read_text())[1] > json.loads((tmp_path / "4").read_text())[0]
 
@@ -80,9 +80,9 @@ def test_no_processor_waits_while_a_call_is_left(tmp_path):
 def test_without_processors_of_their_own_they_share_them(tmp_path, monkeypatch):
     """As outside of Linux."""
     monkeypatch.delattr(os, "sched_getaffinity")
-    call_at_once(
+    run_calls(
         {n: Call(note, (tmp_path / f"{n}.json", 2), tmp_path / f"{n}.log") for n in range(2)},
-        at_once=2,
+        jobs=2,
         ended=lambda key, error: None,
     )
     for n in range(2):
@@ -92,7 +92,7 @@ def test_without_processors_of_their_own_they_share_them(tmp_path, monkeypatch):
 def test_more_at_once_than_processors_share_them(tmp_path):
     number = len(PROCESSORS) + 1
     calls = {n: Call(note, (tmp_path / f"{n}", number), tmp_path / "log") for n in range(number)}
-    call_at_once(calls, at_once=number, ended=lambda key, error: None)
+    run_calls(calls, jobs=number, ended=lambda key, error: None)
     used = [json.loads((tmp_path / f"{n}").read_text())[2] for n in range(number)]
     assert all(len(processors) == 1 for processors in used)
 
@@ -101,9 +101,9 @@ def test_mistakes_of_the_user_are_told_and_the_others_go_on(tmp_path):
     calls = {kind: Call(fail, (kind,), tmp_path / "log") for kind in ("user", "diverged")}
     calls["good"] = Call(note, (tmp_path / "good", 0), tmp_path / "log")
     errors = {}
-    call_at_once(
+    run_calls(
         calls,
-        at_once=1,
+        jobs=1,
         ended=lambda key, error: errors.update({key: error}),
         calls_a_process=3,
     )
@@ -132,7 +132,7 @@ def test_what_stops_it_leaves_no_process(tmp_path, kind, expected, message):
         raise error
 
     with pytest.raises(expected, match=message):
-        call_at_once(calls, at_once=2, ended=ended)
+        run_calls(calls, jobs=2, ended=ended)
     if kind == "bug":
         assert "ValueError: a bug" in (tmp_path / "bad.log").read_text()
     left = psutil.Process().children()
@@ -143,7 +143,7 @@ def test_what_stops_it_leaves_no_process(tmp_path, kind, expected, message):
 def test_a_process_that_ends_between_two_calls_is_told():
     calls = {n: Call(end_soon) for n in range(2)}
     with pytest.raises(UserError, match="was killed; was the memory short"):
-        call_at_once(calls, at_once=1, ended=lambda *_: time.sleep(2), calls_a_process=2)
+        run_calls(calls, jobs=1, ended=lambda *_: time.sleep(2), calls_a_process=2)
 
 
 def test_a_child_alone_prints_here_and_hands_its_mistakes_on(tmp_path, capfd):
@@ -164,12 +164,12 @@ def test_a_signal_ends_all(signalled, tmp_path, number, status):
     program = (
         "import pathlib, sys, time\n"
         "from experiments import startup\n"
-        "from experiments.children import Call, call_at_once\n"
+        "from experiments.children import Call, run_calls\n"
         "startup.start()\n"
         f"log = pathlib.Path({str(tmp_path / 'log')!r})\n"
         "calls = {n: Call(time.sleep, (600,), log) for n in range(3)}\n"
         "try:\n"
-        "    call_at_once(calls, at_once=2, ended=print)\n"
+        "    run_calls(calls, jobs=2, ended=print)\n"
         "except KeyboardInterrupt:\n"
         "    sys.exit(130)\n"
     )
@@ -185,6 +185,6 @@ def test_as_many_fit_as_there_are_processors_and_memory(monkeypatch):
     monkeypatch.setattr(children, "count_processors", lambda: 8)
     for free, number, expected in [(64e9, 24, 8), (64e9, 3, 3), (5e9, 24, 3), (1e9, 24, 1)]:
         monkeypatch.setattr(children, "free_bytes", lambda free=free: free)
-        assert fitting(number) == expected
+        assert jobs_that_fit(number) == expected
     monkeypatch.setattr(children, "free_bytes", lambda: 20e9)
-    assert fitting(24, 6e9) == 3
+    assert jobs_that_fit(24, 6e9) == 3

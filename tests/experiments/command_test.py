@@ -32,7 +32,7 @@ WITHOUT = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_subcommand_has_a_module(name):
-    own = command.OWN_DATA.get(name)
+    own = command.DATA_COMMANDS.get(name)
     assert importlib.util.find_spec(f"experiments.{own.task if own else name}") is not None
 
 

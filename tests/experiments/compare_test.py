@@ -28,8 +28,8 @@ def test_a_page_and_its_rows_are_written_and_mistakes_are_one_line(
             rewrite(folder, per_client=clients)
             runs.append(name)
     mistakes = {
-        "error: a comparison is of at least 2 run folders; 0 are given.": [],
-        "no seed is common to all methods": ["fed_avg_1", "fed_recon_2"],
+        "error: a comparison needs at least 2 run folders, not 0.": [],
+        "the methods have no seed in common": ["fed_avg_1", "fed_recon_2"],
         "has no metric 'auc'; it has rmse.": [*runs, "--metric=auc"],
         "give a file that ends in .html.": [*runs, "--output=x.pdf"],
     }
@@ -78,7 +78,7 @@ def _tested(tmp_path_factory, dense_model, not_compiled):
                 results = trained.test(
                     query.subset(unseen),
                     support=support.subset(unseen),
-                    guess={"loss": np.full(len(unseen), 0.5)},
+                    baseline={"loss": np.full(len(unseen), 0.5)},
                 )
             assert fp.load_run(path).summary["test"]["loss"] == results.overall()["loss"]
     return folder

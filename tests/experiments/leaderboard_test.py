@@ -15,9 +15,15 @@ import pytest
 from experiments.board import advice, page, table
 from experiments.board.board import SETTINGS, STARTS_FILE
 from experiments.board.joined import join_tables
-from experiments.board.settings import Found, ranges_of, read_found, settings_of, write_found
-from experiments.board.table import GUESS_ROW, Cell, Row, _Tested
-from experiments.board.tasks import BASELINE, DATA, ENTRIES, MOVIELENS, QUICK
+from experiments.board.settings import (
+    TunedSetting,
+    ranges_of,
+    read_settings,
+    settings_to_try,
+    write_settings,
+)
+from experiments.board.table import BASELINE_ROW, Cell, Row, _Tested
+from experiments.board.tasks import DATA, ENTRIES, MOVIELENS, QUICK, REFERENCE
 from experiments.option_flags import read_flagfile
 from experiments.papers import recommendation
 from experiments.papers.reproduction import PRESETS
@@ -63,7 +69,7 @@ def test_a_killed_table_goes_on_and_ends_with_the_same_figures(folder):
     folder, done = folder
     assert 1 <= len(done) < 4
     assert all(path.stat().st_mtime_ns == written for path, written in done.items())
-    assert f"{4 - len(done)} of 4 runs to test, 2 at once" in (folder / "log").read_text()
+    assert f"{4 - len(done)} of 4 runs to test, 2 in parallel" in (folder / "log").read_text()
     made = [
         without(read_json(folder / name / "leaderboard.json"), _PASSING)
         for name in ("killed", "undisturbed")
@@ -75,12 +81,12 @@ def test_cells_are_what_the_runs_have_found(folder):
     out = folder[0] / "killed"
     content = read_json(out / "leaderboard.json")
     rows = {row["name"]: row for row in content["rows"]}
-    assert list(rows)[-1] == table.GUESSED and {BASELINE, "furl"} < {*rows}
+    assert list(rows)[-1] == table.BASELINE_NAME and {REFERENCE, "furl"} < {*rows}
     flat = pd.read_csv(out / "leaderboard.csv", float_precision="round_trip").set_index(
         ["task", "method"]
     )
     for entry in (RATINGS, RANKING):
-        for method in (BASELINE, "furl"):
+        for method in (REFERENCE, "furl"):
             (run,) = (out / "runs" / entry.name / method).glob("*/seed_0")
             summary, cell = read_json(run / "summary.json"), rows[method]["cells"][entry.name]
             name = find_metric(entry.metric, summary["test"])
@@ -116,14 +122,14 @@ def test_tables_of_single_tasks_join_to_that_of_all(folder, tmp_path, monkeypatc
     assert joined.clear == expected.clear
     assert joined.entries == [RATINGS, RANKING] and joined.seeds == expected.seeds
     # By the command, with what tuning has found.
-    content, found = read_json(paths[0]), Found({"l2": 0.1}, "rmse", 1.0, None, 4, 0, [100])
+    content, found = read_json(paths[0]), TunedSetting({"l2": 0.1}, "rmse", 1.0, None, 4, 0, [100])
     content["rows"][0]["cells"]["ratings"]["setting"] = dataclasses.asdict(found)
     paths[0].write_text(json.dumps(content))
     given = ",".join(map(str, paths))
     command = [sys.executable, "-m", "experiments.leaderboard", f"--joined={given}"]
     subprocess.run([*command, f"--output_dir={tmp_path}"], check=True, env=ENVIRONMENT)
     key = ("ratings", content["rows"][0]["name"])
-    assert read_found(tmp_path / SETTINGS, QUICK) == {key: found}
+    assert read_settings(tmp_path / SETTINGS, QUICK) == {key: found}
     assert "`" not in (tmp_path / "leaderboard.html").read_text().split("<script>")[0]
     made = read_json(tmp_path / "leaderboard.json")
     assert "--joined=ratings/leaderboard.json,ranking/leaderboard.json" in made["command"]
@@ -234,8 +240,8 @@ def test_tuning_has_the_split_of_the_table_and_skips_idle_fine_tuning(tmp_path):
     (ratings, ranking) = asked.entries
     assert asked._tuned_as(ratings, twin) is asked._tuned_as(ratings, plain) is plain
     assert asked._tuned_as(ranking, twin) is twin
-    found = Found({"l2": 0.25}, "rmse", 1.0, None, 4, 0, [100], 0)
-    write_found(tmp_path / SETTINGS, QUICK, {("ratings", "fed_recon"): found})
+    found = TunedSetting({"l2": 0.25}, "rmse", 1.0, None, 4, 0, [100], 0)
+    write_settings(tmp_path / SETTINGS, QUICK, {("ratings", "fed_recon"): found})
     for method in (plain, twin):
         (trial,) = asked.trials["ratings", method.name]
         assert trial.setting == found.setting == asked.setting(ratings, method).setting
@@ -247,8 +253,8 @@ def test_tuning_has_the_split_of_the_table_and_skips_idle_fine_tuning(tmp_path):
 
 def test_who_is_worse_off_is_counted_among_clients_with_examples():
     ours, others = clients([1.0, 2.0, 3.0, 9.0], [1, 1, 1, 0]), clients([2.0, 2.0, 2.0, 2.0])
-    assert table._worse_off(RATINGS, ours.clients, others.clients) == pytest.approx(1 / 3)
-    assert table._worse_off(RANKING, ours.clients, others.clients) == pytest.approx(1 / 4)
+    assert table._share_worse(RATINGS, ours.clients, others.clients) == pytest.approx(1 / 3)
+    assert table._share_worse(RANKING, ours.clients, others.clients) == pytest.approx(1 / 4)
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
@@ -261,21 +267,21 @@ def test_each_method_of_each_task_has_a_setting_and_the_same_budget(entry):
             values = entry.values(size, method, where)
             if method.name == "fedperc_projected":
                 values["user_vectors"] = "vectors.csv"  # It does not go without.
-            settled = task.settle(task.options(**values))
+            settled = task.with_defaults(task.options(**values))
             tested = getattr(settled, "evaluate_on", None)
             assert tested in (None, "seen" if entry.is_seen else "unseen")
-            tried = settings_of(entry, values, method, 4)
+            tried = settings_to_try(entry, values, method, 4)
             own = entry.first_options(method, values)
             ranges = ranges_of(task, {**values, **own}, method)
             assert {*ranges} - {"server_learning_rate"} <= {*method.options.declarations()}
             if not ranges:
                 continue
             assert len({tuple(one.items()) for one in tried}) == 4
-            first = task.settle(task.options(**{**values, **own}))
+            first = task.with_defaults(task.options(**{**values, **own}))
             assert tried[0] == {name: getattr(first, name) for name in tried[0]}
-            assert tried[:3] == settings_of(entry, values, method, 3)
+            assert tried[:3] == settings_to_try(entry, values, method, 3)
             for one in tried:
-                task.settle(task.options(**{**values, **one}))
+                task.with_defaults(task.options(**{**values, **one}))
                 assert own.keys() <= one.keys()
             usual = method.server_optimizer
             assert usual in (None, settled.server_optimizer)
@@ -343,7 +349,7 @@ def test_the_best_on_validation_clients_is_found_and_kept(tmp_path, monkeypatch)
     asked._tune(3)
     best = {"ratings": 1, "ranking": 2}
     for (task, method), sweep in sweeps.items():
-        found = asked.found[task, method]
+        found = asked.tuned[task, method]
         place = 0 if (task, method) == ("ratings", "furl") else best[task]
         assert found.setting == sweep.settings[place]
         assert (found.preset_validation, found.num_settings) == (2.0, 3)
@@ -353,14 +359,18 @@ def test_the_best_on_validation_clients_is_found_and_kept(tmp_path, monkeypatch)
         (trial,) = asked.trials[task, method]
         assert found.setting.items() <= trial.run.values.items()
     # Another board takes what was found, from the same folder or from a file.
-    kept = read_found(tmp_path / SETTINGS, QUICK)
+    kept = read_settings(tmp_path / SETTINGS, QUICK)
     other = tiny_board.board(tmp_path / "other", settings=tmp_path / SETTINGS)
-    assert other.found == asked.found == kept and read_found(tmp_path / SETTINGS, "full") == {}
-    write_found(tmp_path / SETTINGS, "full", kept)
-    assert read_found(tmp_path / SETTINGS, QUICK) == read_found(tmp_path / SETTINGS, "full") == kept
+    assert other.tuned == asked.tuned == kept and read_settings(tmp_path / SETTINGS, "full") == {}
+    write_settings(tmp_path / SETTINGS, "full", kept)
+    assert (
+        read_settings(tmp_path / SETTINGS, QUICK)
+        == read_settings(tmp_path / SETTINGS, "full")
+        == kept
+    )
     key = ("ratings", "furl")
     old = {**kept, key: dataclasses.replace(kept[key], setting={"rate": 1.0})}
-    write_found(tmp_path / SETTINGS, QUICK, old)
+    write_settings(tmp_path / SETTINGS, QUICK, old)
     with pytest.raises(UserError, match="furl on ratings name rate, which is no option any more"):
         _ = tiny_board.board(tmp_path).trials
 
@@ -376,103 +386,106 @@ def test_runs_beside_other_guesses_make_no_table():
 
 
 def test_advice_names_the_best_its_ties_and_what_moves_least():
-    found = Found({"client_learning_rate": 0.1}, "rmse", 1.0, None, 4, 0, [100])
+    found = TunedSetting({"client_learning_rate": 0.1}, "rmse", 1.0, None, 4, 0, [100])
     clear = {
-        "ratings": frozenset([("a", "b"), ("a", BASELINE)]),
-        "ranking": frozenset([(BASELINE, "c")]),
+        "ratings": frozenset([("a", "b"), ("a", REFERENCE)]),
+        "ranking": frozenset([(REFERENCE, "c")]),
     }
-    ranks = {"a": (1.0, 2.0), "b": (3.0, 2.0), "c": (2.0, 4.0), BASELINE: (3.0, 2.0)}
-    moved = {"a": 9, "b": 5, "c": 1, BASELINE: 10}
+    ranks = {"a": (1.0, 2.0), "b": (3.0, 2.0), "c": (2.0, 4.0), REFERENCE: (3.0, 2.0)}
+    moved = {"a": 9, "b": 5, "c": 1, REFERENCE: 10}
     told = advice.advise(
         tiny_board.make_table(ranks, clear, kept=["a"], moved=moved, setting=found)
     )
     assert told[0] == (
-        "Over all tasks, take A: its mean rank of 2 tasks is the lowest, 1.5 among 4 methods. "
-        "No task tells it clearly from C."
+        "Over all tasks, use A: its mean rank over 2 tasks is the lowest, 1.5 among 4 methods. "
+        "On no task does it differ clearly from C."
     )
     assert told[1].startswith(
-        "Where clients are new (Ratings, new users, alone), take A: "
-        "its mean rank is the lowest, 1.0"
+        "For unseen clients (only Ratings, unseen users), use A: its mean rank is the lowest, 1.0"
     )
     assert told[2].startswith(
-        "Where clients have taken part (Next item among all, alone), take A or B or "
-        "FED_AVG_FINETUNING: "
+        "For seen clients (only Next item among all), use A or B or FED_AVG_FINETUNING: "
     )
     # C moves least, but is clearly worse than the baseline on one task.
     assert told[3] == (
-        "Where bytes count, take B. Of the methods that are nowhere clearly worse than "
-        "FED_AVG_FINETUNING, it moves the fewest bytes, 50% of that one's."
+        "To send fewer bytes, use B: among the methods that are clearly worse than "
+        "FED_AVG_FINETUNING on no task, it moves the fewest, 50% of those of FED_AVG_FINETUNING."
     )
-    assert told[4].startswith("Where clients can keep nothing between rounds, take B or FED_AVG_F")
+    assert told[4].startswith("If clients can keep nothing between rounds, use B or FED_AVG_F")
     # Who is best by the mean may be clearly worse somewhere, and all others, too.
     everywhere = {"ratings": frozenset(("a", name) for name in ranks if name != "a")}
-    clear = {**everywhere, "ranking": frozenset([("b", "a"), (BASELINE, "b"), (BASELINE, "c")])}
+    clear = {**everywhere, "ranking": frozenset([("b", "a"), (REFERENCE, "b"), (REFERENCE, "c")])}
     told = advice.advise(tiny_board.make_table(ranks, clear, setting=found))
     assert told[0].endswith(
-        "Each other one is clearly worse on some task. But 1 of them is clearly better on some "
-        "other task."
+        "Each other method is clearly worse on at least one task. But 1 of them is clearly better "
+        "on another task."
     )
-    clear["ratings"] |= {(BASELINE, "a")}
+    clear["ratings"] |= {(REFERENCE, "a")}
     told = advice.advise(tiny_board.make_table(ranks, clear, moved=moved, setting=found))
     assert told[3] == (
-        "Where bytes count, each other method is clearly worse than FED_AVG_FINETUNING on some "
-        "task, or does not do all of them."
+        "To send fewer bytes: each other method is clearly worse than FED_AVG_FINETUNING on at "
+        "least one task, or does not run on all tasks."
     )
     # Worse than the guess is another thing than what cannot be told from it.
     guessed = tiny_board.make_table(ranks, clear, setting=found)
-    intervals = {"a": (0.1, 0.3), "b": (-0.1, 0.1), "c": (-0.3, -0.1), BASELINE: (-0.1, 0.3)}
+    intervals = {"a": (0.1, 0.3), "b": (-0.1, 0.1), "c": (-0.3, -0.1), REFERENCE: (-0.1, 0.3)}
     for row in guessed.rows:
         above = Figure((sum(intervals[row.name]) / 2,), interval=intervals[row.name])
-        row.cells["ratings"] = dataclasses.replace(row.cells["ratings"], above_guess=above)
-    guessed.rows.append(Row("guess", "Best guess", GUESS_ROW, {"ratings": Cell(Figure((1.0,)))}))
-    of_ratings = next(text for text in advice.advise(guessed) if text.startswith("Ratings, new"))
+        row.cells["ratings"] = dataclasses.replace(row.cells["ratings"], above_baseline=above)
+    guessed.rows.append(Row("guess", "Best guess", BASELINE_ROW, {"ratings": Cell(Figure((1.0,)))}))
+    of_ratings = next(text for text in advice.advise(guessed) if text.startswith("Ratings, uns"))
     assert of_ratings.endswith(
-        "Of 4 methods, 1 is clearly worse than the best guess and 2 cannot be told from it."
+        "Of 4 methods, 1 is clearly worse than the strongest baseline and 2 differ from it within "
+        "noise."
     )
     guessed.rows[1].cells["ranking"].starts["updated"] = 1.25
     of_ranking = next(text for text in advice.advise(guessed) if text.startswith("Next item"))
-    assert of_ranking.endswith("B has the best figure, 1.2500 in place of 1.0000 (no interval).")
+    assert of_ranking.endswith("B reaches the best figure, 1.2500 instead of 1.0000 (no interval).")
     for row, updated in zip(guessed.rows[2:], (1.5, 0.75)):
         row.cells["ranking"].starts["updated"] = updated
-    assert page._updated(guessed.rows[:-1], RANKING) == "These steps help 2 of 3 methods."
+    assert page._updated(guessed.rows[:-1], RANKING) == "These steps improve 2 of 3 methods."
     untuned = advice.advise(tiny_board.make_table(ranks, clear))
     assert untuned[0].startswith(
-        "8 of 8 cells are not tuned: 4 of Ratings, new users, 4 of Next item among all. Their first"
+        "8 of 8 cells are not tuned: 4 of Ratings, unseen users, 4 of Next item among "
+        "all. Their first"
     )
     # What is mostly untuned has no say in what is best.
     for row in guessed.rows[:-1]:
         row.cells["ranking"] = dataclasses.replace(row.cells["ranking"], setting=None)
     told = advice.advise(guessed)
     assert told[0].endswith("Mean ranks leave out Next item among all.")
-    assert told[1].startswith("On Ratings, new users, take A: its mean rank is the lowest, 1.0 ")
+    assert told[1].startswith("On Ratings, unseen users, use A: its mean rank is the lowest, 1.0 ")
     assert told[-1].startswith("Next item among all (not tuned): ")
     # And who is refused there is behind nobody for it.
     guessed.rows[0].cells["ranking"] = Cell(why="refused: of its layers")
-    assert [row.name for row in table.in_order(guessed.rows)] == ["a", "c", "b", BASELINE, "guess"]
+    assert [row.name for row in table.in_order(guessed.rows)] == ["a", "c", "b", REFERENCE, "guess"]
     assert [row.mean_rank(guessed.averaged) for row in guessed.rows] == [1.0, 3.0, 2.0, 3.0, None]
 
 
 def test_advice_says_nothing_of_what_has_no_figure():
     def told(*diverged):
-        ranks = {"a": (1.0, 1.0), "b": (2.0, 2.0), BASELINE: (3.0, 3.0)}
+        ranks = {"a": (1.0, 1.0), "b": (2.0, 2.0), REFERENCE: (3.0, 3.0)}
         made = tiny_board.make_table(ranks, dict.fromkeys(("ratings", "ranking"), frozenset()))
-        made.rows.append(Row("guess", "Best guess", GUESS_ROW, {"ratings": Cell(Figure((1.0,)))}))
+        made.rows.append(
+            Row("guess", "Best guess", BASELINE_ROW, {"ratings": Cell(Figure((1.0,)))})
+        )
         for row in made.rows[:-1]:
             above = Figure((0.0,), interval=(-1.0, 1.0))
-            cell = dataclasses.replace(row.cells["ratings"], above_guess=above)
+            cell = dataclasses.replace(row.cells["ratings"], above_baseline=above)
             lost = Cell(rank=cell.rank, why="diverged: of its rate")
             row.cells["ratings"] = lost if row.name in diverged else cell
         return advice.advise(made)
 
     of_ratings = told("a", "b")[-2]
     assert of_ratings.endswith(
-        "Of 3 methods, 1 cannot be told from the best guess and 2 are without a figure."
+        "Of 3 methods, 1 differs from the strongest baseline within noise and 2 are without a "
+        "figure."
     )
-    assert told(BASELINE)[-2] == "Ratings, new users: FedAvg + fine-tuning has no figure."
-    everything = told("a", "b", BASELINE)
+    assert told(REFERENCE)[-2] == "Ratings, unseen users: FedAvg + fine-tuning has no figure."
+    everything = told("a", "b", REFERENCE)
     # What diverges was not left untuned.
     assert everything[0].startswith("3 of 6 cells are not tuned: 3 of Next item among all.")
-    assert not any("Where clients are new, take" in sentence for sentence in everything)
+    assert not any("For unseen clients, use" in sentence for sentence in everything)
 
 
 def test_advice_says_how_much_it_owes_to_the_choice_of_tasks():
@@ -485,11 +498,11 @@ def test_advice_says_how_much_it_owes_to_the_choice_of_tasks():
         }.items()
     ]
     # Three tasks are drawn without the third in 8 of 27 cases: then a is ahead.
-    assert advice._luck(rows, "xyz") == (
-        "If tasks were drawn anew, b would have the lowest in 70% of draws, a in 30%."
+    assert advice._resampled(rows, "xyz") == (
+        "b ranks first in 70% of bootstrap resamples of the tasks, a in 30%."
     )
     entries = [dataclasses.replace(RATINGS, name=n, title=n.upper()) for n in "xyz"]
-    without_one = " One task less, and it is another: a without Z."
+    without_one = " Dropping one task changes the winner: a without Z."
     assert advice._without_one(rows, entries) == without_one
     # Each of many equals is seldom ahead, and one is named all the same.
     tasks = [f"task {i}" for i in range(40)]
@@ -498,13 +511,14 @@ def test_advice_says_how_much_it_owes_to_the_choice_of_tasks():
         for best in tasks
     ]
     assert re.fullmatch(
-        r"If .*, task \d+ would have the lowest in \d% of draws\.", advice._luck(many, tasks)
+        r"task \d+ ranks first in \d% of bootstrap resamples of the tasks\.",
+        advice._resampled(many, tasks),
     )
 
 
 def test_texts_of_others_do_not_break_the_pages(tmp_path):
     made = tiny_board.make_table(
-        {"a|<b>": (2.0, 1.0), BASELINE: (1.0, 2.0)}, {"ratings": (), "ranking": ()}
+        {"a|<b>": (2.0, 1.0), REFERENCE: (1.0, 2.0)}, {"ratings": (), "ranking": ()}
     )
     paths = page.write_pages(made, ["<script>"], tmp_path, "fedpersonal leaderboard")
     texts = {path.suffix: path.read_text() for path in paths}
@@ -512,6 +526,6 @@ def test_texts_of_others_do_not_break_the_pages(tmp_path):
     assert "| A∣<B>" in texts[".md"]
     assert json.loads(texts[".json"])["tasks"]["ratings"]["better"] == "lower"
     # A task's rows go by their rank in it.
-    for task, is_first in (("Ratings, new users", False), ("Next item", True)):
+    for task, is_first in (("Ratings, unseen users", False), ("Next item", True)):
         section = texts[".md"].split(f"## {task}")[1].split("## ")[0]
-        assert (section.index("| A∣<B>") < section.index(f"| {BASELINE.upper()}")) == is_first
+        assert (section.index("| A∣<B>") < section.index(f"| {REFERENCE.upper()}")) == is_first

@@ -112,10 +112,10 @@ def test_what_is_no_task_is_told_in_one_line(importable, name, why):
 
 
 def test_an_own_task_is_an_entry_of_the_leaderboard_at_its_defaults(importable, monkeypatch):
-    from experiments.board.tasks import QUICK, own_entry
+    from experiments.board.tasks import QUICK, user_entry
 
     task = find_task("examples.own_task")
-    entry = own_entry("examples.own_task")
+    entry = user_entry("examples.own_task")
     assert (entry.library, entry.metric, entry.is_seen, entry.lower) == (
         *(task, "accuracy", True, False),
     )
@@ -123,4 +123,4 @@ def test_an_own_task_is_an_entry_of_the_leaderboard_at_its_defaults(importable, 
     assert entry.values(QUICK, method, {}) == {"method": "fed_rep"}
     monkeypatch.setattr(type(task), "metrics", ("cosiness",))
     with pytest.raises(UserError, match="not known whether less or more of cosiness is better"):
-        own_entry("examples.own_task")
+        user_entry("examples.own_task")

@@ -256,7 +256,7 @@ def look_at_everything(task, options_class, all_values, patch):
     patch.setattr(evaluator, "build_evaluation", lambda *args, **options: None)
     for method in task.methods.values():
         needed = NEEDED.get(method.name, {})
-        options = task.settle(options_class(method=method.name, local_steps=0, **needed))
+        options = task.with_defaults(options_class(method=method.name, local_steps=0, **needed))
         layers = Layers(("one",), ("two",), ("three",), ("one", "two", "three"))
         method.local_layers(options, layers)
         method.build(options, layers)

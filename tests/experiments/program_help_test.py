@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from experiments.command import OWN_DATA
+from experiments.command import DATA_COMMANDS
 from fedpersonal.tasks.find import all_tasks
 
 _FLAG = re.compile(r"^  --(?:\[no\])?(\w+)", re.MULTILINE)
@@ -44,10 +44,10 @@ def test_help_shows_flags_that_matter_and_helpfull_every_option_once(binary, sho
     assert len(groups) == len(set(groups)) > 10 and groups[-1] == "Every program:"
 
 
-@pytest.mark.parametrize("name", OWN_DATA)
+@pytest.mark.parametrize("name", DATA_COMMANDS)
 def test_help_of_a_command_for_own_data_begins_with_the_table(name, run_program, tmp_path):
     output, errors, status = run_program("-m", "experiments.command", name, "--help", cwd=tmp_path)
-    own, shown = OWN_DATA[name], _FLAG.findall(output)
+    own, shown = DATA_COMMANDS[name], _FLAG.findall(output)
     assert (errors, status) == ("", 0) and own.columns in output
     declared = all_tasks()[own.task].options.declarations()
     # The columns of which the first lines speak are what options call them.

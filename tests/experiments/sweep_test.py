@@ -67,7 +67,7 @@ def curve(folder, rate, seed):
 def test_the_same_command_goes_on_and_does_nothing_twice(killed, done):
     folder, output = done
     before = killed[1]
-    assert f"{6 - len(before)} of 6 runs to train, 2 at once" in output
+    assert f"{6 - len(before)} of 6 runs to train, 2 in parallel" in output
     assert all(path.stat().st_mtime_ns == written for path, written in before.items())
     assert len(list(folder.rglob("validation.json"))) == 6
     for rate in RATES:
@@ -145,7 +145,7 @@ def make(tmp_path, scores, **changes):
     """Returns a sweep whose runs were validated to these scores, by rate and seed."""
     settings = [{"client_learning_rate": rate} for rate in scores]
     seeds = range(len(next(iter(scores.values()))))
-    asked = {"metric": "rmse", "at_once": 1, **changes}
+    asked = {"metric": "rmse", "jobs": 1, **changes}
     sweep = Sweep(all_tasks()["movielens"], {"l2": 0.5}, settings, seeds, tmp_path, **asked)
     for trial in sweep.trials:
         score = scores[trial.setting["client_learning_rate"]][trial.seed]
@@ -172,7 +172,7 @@ def test_less_or_more_is_better_by_the_metric_and_diverged_settings_come_last(tm
         0.2,
         0.1,
     ]
-    more = make(tmp_path / "more", scores, metric="accuracy", beside=9)
+    more = make(tmp_path / "more", scores, metric="accuracy", runners_up=9)
     assert order(more) == [0.4, 0.1, 0.5, 0.2, 0.3]
     assert len(more.tested(more.ranked())) == 4
 
@@ -183,8 +183,8 @@ def test_less_or_more_is_better_by_the_metric_and_diverged_settings_come_last(tm
         (
             {0.1: (3.0, 1.0), 0.2: (1.5, 1.5)},
             "rmse",
-            "client_learning_rate=0.1, by 0.5000 ± 1.4142, but with 1 of 2 seeds only: other seeds "
-            "may choose the other.",
+            "client_learning_rate=0.1, by 0.5000 ± 1.4142, but with only 1 of 2 seeds; the choice "
+            "may differ with others.",
         ),
         (
             {0.1: (0.5, 0.25), 0.2: (0.75, 0.5), 0.3: (0.1, None)},
@@ -194,8 +194,8 @@ def test_less_or_more_is_better_by_the_metric_and_diverged_settings_come_last(tm
         (
             {0.1: (1.0,), 0.2: (1.5,)},
             "rmse",
-            "client_learning_rate=0.2, by 0.5000 with a single seed: another seed may choose the "
-            "other.",
+            "client_learning_rate=0.2, by 0.5000 with a single seed; the choice may differ with "
+            "another seed.",
         ),
     ],
 )
@@ -216,16 +216,16 @@ def test_labels_of_0_and_1_are_chosen_by_their_headline(tmp_path):
         write_validation(trial.run, Validation(metrics, "x", guesses=guesses))
     assert sweep.chosen_by == "auc" and order(sweep) == [0.2, 0.3, 0.1]
     best = sweep.ranked()[0]
-    assert page._guessed(sweep, best) == [
-        "A guess that trains no model, each user's own rate, has auc 0.7000 on the same "
+    assert page._compare_with_baseline(sweep, best) == [
+        "The strongest baseline, each user's own rate, reaches auc 0.7000 on the same "
         "validation clients: no setting beats it."
     ]
     better = dataclasses.replace(best, scores=(0.75,))
-    assert "the chosen setting beats it" in page._guessed(sweep, better)[0]
+    assert "the chosen setting beats it" in page._compare_with_baseline(sweep, better)[0]
     # Texts of many labels have no area.
     for trial in sweep.trials:
         write_validation(trial.run, Validation({"accuracy": 0.8}, "x"))
-    assert sweep.chosen_by == "accuracy" and page._guessed(sweep, best) == []
+    assert sweep.chosen_by == "accuracy" and page._compare_with_baseline(sweep, best) == []
 
 
 def test_no_lead_is_told_where_all_others_diverge(tmp_path):
@@ -255,14 +255,14 @@ def test_settings_of_other_validation_clients_are_refused(tmp_path):
 def test_a_metric_that_validation_does_not_tell_is_a_mistake(tmp_path):
     sweep = make(tmp_path, {0.1: (1.0,)})
     write_validation(sweep.trials[0].run, Validation({"loss": 1.0, "mae": 2.0}, "seed 0"))
-    with pytest.raises(UserError, match="--metric=rmse is not told of .*; these are: loss, mae."):
+    with pytest.raises(UserError, match="--metric=rmse is no metric of .*; these are: loss, mae."):
         sweep._outcome(sweep.trials[0], "train")
 
 
 def test_a_folder_with_other_runs_is_refused(tmp_path):
     sweep = make(tmp_path, {0.1: (1.0,)})
     run = sweep.trials[0].run
-    config = run_config.settle(run.path / "config.json", {**run.config(), "l2": 0.25})
+    config = run_config.merge_config(run.path / "config.json", {**run.config(), "l2": 0.25})
     write_json(run.path / "config.json", config, checked=True)
     with pytest.raises(
         UserError, match="holds a run with other options: l2 was 0.25 and is now 0.5"

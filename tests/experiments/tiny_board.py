@@ -29,7 +29,7 @@ def board(folder, *, tune=None, settings=_ABSENT):
     """Returns the board; the folder of its table is the current one."""
     pairs = zip((RATINGS, RANKING), _SIZES)
     entries = [dataclasses.replace(entry, sizes={QUICK: size}) for entry, size in pairs]
-    return Board(entries, NAMES, QUICK, [0], folder, settings, at_once=2, tune=tune)
+    return Board(entries, NAMES, QUICK, [0], folder, settings, jobs=2, tune=tune)
 
 
 def make_table(ranks, clear, *, kept=(), moved=None, setting=None):

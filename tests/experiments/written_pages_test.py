@@ -36,7 +36,7 @@ def test_a_row_of_results_stands_beside_its_best_guess():
     cells = json.loads((results_page.FOLDER / "table1.json").read_text(encoding="utf-8"))
     cells = cells["tables"]["unseen"]
     means = {name: statistics.mean(row["RMSE"]["values"]) for name, row in cells.items()}
-    guess = min(mean for name, mean in means.items() if name.startswith("Guess"))
+    guess = min(mean for name, mean in means.items() if name.startswith("Baseline"))
     row = rf"^\| FedRecon \| 0\.907 \| {means['FedRecon']:.3f} ± .* \| {guess:.3f} ± "
     assert re.search(row, results_page.page(), re.MULTILINE)
 
@@ -106,7 +106,7 @@ def hits(row, table="fair"):
 RECON, TUNED, SHRUNKEN = (
     "FedRecon",
     "FedAvg + fine-tuning",
-    "Guess: shrunken means of item and user",
+    "Baseline: shrunken means of item and user",
 )
 FL, SERVER = "Personalized FL", "Personalized Server"
 LORA, ADDED = "LoRA + personal bias (all matrices)", "Shared prefix"
@@ -123,7 +123,7 @@ SAID = {
         ("local training reaches {} %", comments("Local training")),
         ("fine-tuning {}, and shrunken rates", films(TUNED)),
         ("rates of film and user {}", films("Shrunken rates of text and user")),
-        ("holds: {}, where the frozen model alone has {}", parts("FedPerC"), parts("Base model")),
+        ("holds: {}; the frozen model alone reaches {}", parts("FedPerC"), parts("Base model")),
         ("a shared embedding {};", parts(ADDED)),
         ("in place of 8, reaches {}", parts(LORA)),
         ("{} % of hits on MovieLens-1M, FedMF {}", hits("PFedRec"), hits("FedMF")),
@@ -165,7 +165,7 @@ SAID = {
             "{} where the base alone has {} and a shared prefix {};",
             *map(parts, ("FedPerC", "Base model", ADDED)),
         ),
-        ("a bias of each user's own reaches {},", parts(LORA)),
+        ("a personal bias reaches {},", parts(LORA)),
     ],
 }
 

@@ -85,7 +85,7 @@ def test_owned_rows_would_escape_their_bound(options, said):
     model = PartitionedModel(
         matrix_factorization(num_items=7, num_users=5, embedding_dim=2),
         lookups={"item_embedding": "item", "user_embedding": "user"},
-        owned_tables=["user_embedding"],
+        per_client_tables=["user_embedding"],
     )
     algorithm = fed_avg(client_optimizer=SGD, weighting="uniform")
     with pytest.raises(UserError, match=f"user_embedding.*{said}"):

@@ -72,11 +72,11 @@ def test_places_are_those_of_the_examples(model, dataset, execution):
         assert len(shard.places) == execution.clients_per_shard
         for row, (place, labels) in enumerate(zip(shard.places, labels_of(shard))):
             if place < 0:
-                assert labels == [] and not local["known"][row]
+                assert labels == [] and not local["has_kept"][row]
                 continue
             seen.append(place)
             assert labels == [chosen[place]] * COUNTS[chosen[place]]
-            assert local["known"][row] == known[place]
+            assert local["has_kept"][row] == known[place]
             assert local["values"]["own/bias"][row] == chosen[place]
             assert given["examples"] is shard.examples
     assert sorted(seen) == [0, 1, 2, 3, 4]
@@ -165,7 +165,7 @@ def test_executions_that_are_refused(options, said):
 def find(count, bad):
     """Returns the clients found, of `count` clients, and the places of each round that was run."""
     names = [f"c{place}" for place in range(count)]
-    cohort, rounds = types.SimpleNamespace(client_ids=names, only=list), []
+    cohort, rounds = types.SimpleNamespace(client_ids=names, without_other_examples=list), []
 
     def next_round(state, places):
         rounds.append(places)

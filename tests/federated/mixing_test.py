@@ -103,7 +103,7 @@ def one_squeezed(labels, predictions):
         ({"metrics": [one_squeezed]}, r"^metric 'one_squeezed' returns shape \(7, 7\)"),
         (
             {"metrics": [Metric("own", lambda y, p: tf.square(p[:, tf.newaxis] - y))]},
-            r"^metric 'own' returns shape \(7, 7\).*labels come as \(7,\)",
+            r"^metric 'own' returns shape \(7, 7\).*labels have shape \(7,\)",
         ),
         ({"example_weight": tf.reduce_max, "metrics": []}, r"^example_weight returns shape \(\)"),
     ],

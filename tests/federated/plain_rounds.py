@@ -102,7 +102,7 @@ def plain_rounds(case):
             (k, tf.TensorSpec(weights[k].shape, weights[k].dtype)) for k in moving
         )
     )
-    copied = model.copies.values() if case.algorithm.server_remembers else ()
+    copied = model.copies.values() if case.algorithm.server_has_memory else ()
     memory = {name: np.zeros_like(weights[name]) for name in copied}
     kept, found = {}, []
     for number, indices in enumerate(case.cohorts()):
@@ -126,7 +126,7 @@ def plain_rounds(case):
         for name, change in states.items() if case.privacy is None else ():
             if name in model.server_states:
                 weights[name] = np.float32(weights[name] + change)
-        if case.algorithm.server_remembers and case.privacy is None:
+        if case.algorithm.server_has_memory and case.privacy is None:
             moved = {name: states[f"{SERVER_STATE}/{name}"] for name in memory if sent}
             memory.update((name, memory[name] - value) for name, value in moved.items())
         is_reported = any(weight for _, weight in sent) or case.privacy is not None
@@ -136,7 +136,7 @@ def plain_rounds(case):
             if CLUSTER_SHARES in states:
                 shares = states[CLUSTER_SHARES] / states[CLUSTER_SHARES].sum()
                 weights[CLUSTER_SHARES] = np.float32(shares)
-                for name in model.clustered - model.owned:
+                for name in model.clustered - model.server_rows_per_client:
                     steps[name] = mean[name] / np.where(shares, shares, np.inf)
             tensors = [
                 collections.OrderedDict((k, tf.constant(values[k], tf.float32)) for k in moving)
@@ -183,7 +183,10 @@ def _mean_of(case, model, weights):
         total = sum(weight for _, weight in sent)
         mean = {}
         for name in weights:
-            share = [1.0 if name in model.owned else weight / (total or 1.0) for _, weight in sent]
+            share = [
+                1.0 if name in model.server_rows_per_client else weight / (total or 1.0)
+                for _, weight in sent
+            ]
             mean[name] = sum(s * own[name] for s, (own, _) in zip(share, sent))
             mean[name] = np.float32(mean[name] + np.zeros_like(weights[name]))
         return mean, {}
@@ -219,7 +222,7 @@ def _tffs_mean(factory, model, weights):
     """Lets TFF itself aggregate the plain updates; rows of owned tables are summed beside it."""
     import tensorflow_federated as tffs
 
-    shared = {k: v for k, v in weights.items() if k not in model.owned}
+    shared = {k: v for k, v in weights.items() if k not in model.server_rows_per_client}
     value_type = tff.to_type(
         collections.OrderedDict((k, (np.float32, v.shape)) for k, v in shared.items())
     )
@@ -236,7 +239,7 @@ def _tffs_mean(factory, model, weights):
         output = process.next(state, updates, [np.float32(weight) for _, weight in sent])
         state = output.state
         mean = dict(output.result)
-        for name in model.owned:
+        for name in model.server_rows_per_client:
             total = sum(own[name] for own, _ in sent)
             mean[name] = np.float32(total + np.zeros_like(weights[name]))
         return {name: mean[name] for name in weights}, {}

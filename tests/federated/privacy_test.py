@@ -19,7 +19,7 @@ from fedpersonal.methods.scaffold import scaffold
 from fedpersonal.model.names import SERVER_STATE
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.factorization import matrix_factorization
-from fedpersonal.runs.folder import derived
+from fedpersonal.runs.folder import derive_secret
 from fedpersonal.tff.optimizers import build_sgdm
 
 SGD = build_sgdm(0.3)
@@ -122,7 +122,7 @@ def test_noise_has_its_deviation_and_is_never_used_twice(ratings):
         assert abs((np.abs(scaled) > 2).mean() - 0.0455) < 0.007
     different, _ = noise_of(model, ratings, seed=1)
     secret, again, repeated = (
-        noise_of(model, ratings, noise="secret", secret_seed=derived(s, "noise"))[0]
+        noise_of(model, ratings, noise="secret", secret_seed=derive_secret(s, "noise"))[0]
         for s in (1, 2, 1)
     )
     np.testing.assert_equal(secret, repeated)
@@ -179,8 +179,8 @@ def test_adaptive_clipping_pays_for_its_count(model, ratings):
     ("change", "said"),
     [
         ({"algorithm": fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)}, "uniform"),
-        ({"aggregator": "an aggregator"}, "takes no aggregator"),
-        ({"algorithm": ifca(client_optimizer=SGD)}, "take mean_over='cohort'"),
+        ({"aggregator": "an aggregator"}, "privacy is an aggregator"),
+        ({"algorithm": ifca(client_optimizer=SGD)}, "use mean_over='cohort'"),
         ({"privacy": DifferentialPrivacy(1.0)}, "expected_clients is missing"),
         ({"privacy": private(noise="secret")}, "needs a secret_seed"),
         (

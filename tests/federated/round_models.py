@@ -247,7 +247,7 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "owned users": (
         BUILD_USERS,
-        {**USERS, "owned_tables": ["user_embedding"]},
+        {**USERS, "per_client_tables": ["user_embedding"]},
     ),
     "users": (BUILD_USERS, USERS),
     "classes": (build_classifier, {"local_layers": ["head"], **CATEGORIES}),

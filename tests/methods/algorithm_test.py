@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import tensorflow as tf
 
-from fedpersonal.client.neighbours import predicting
+from fedpersonal.client.neighbours import make_predictor
 from fedpersonal.client.optimizer import optimizer_of
 from fedpersonal.errors import UserError
 from fedpersonal.federated.process import check_fit
@@ -176,15 +176,15 @@ def test_rows_are_needed_where_global_variables_move():
             lambda: Algorithm(
                 "odd", (GradientPhase("personal", "all", SGD),), "none", personal=PersonalCopies()
             ),
-            "'odd': personal copies are rebuilt or kept",
+            "'odd': with personal copies, local_variables must be 'rebuilt'",
         ),
         (
             lambda: Algorithm("odd", (CHOICE, GradientPhase("all", "all", SGD)), "none"),
-            "'odd': a ChoicePhase is the only one",
+            "'odd': there can be one ChoicePhase",
         ),
         (lambda: ChoicePhase("all", 1), "clusters must be at least 2, not 1"),
-        (lambda: ChoicePhase("all", 2, mixes=True), "mean_over is 'cohort'"),
-        (lambda: ChoicePhase("all", 2, epochs=2), "a choice is made in one pass"),
+        (lambda: ChoicePhase("all", 2, mixes=True), "mixes requires mean_over='cohort'"),
+        (lambda: ChoicePhase("all", 2, epochs=2), "a choice takes one pass"),
         (lambda: ChoicePhase("all", 2, mean_over="all"), "mean_over must be one of.*not 'all'"),
         (lambda: PersonalCopies(mixing=1.5), "mixing must be from 0 to 1, not 1.5"),
         (lambda: LookAhead(SGD, steps=0), "steps must be at least 1, not 0"),
@@ -217,7 +217,7 @@ def test_models_and_algorithms_must_fit():
     copied = ditto(client_optimizer=SGD)
     with pytest.raises(ValueError, match="ditto needs local variables; the model has none"):
         check_fit(shared, copied)
-    with pytest.raises(ValueError, match="ifca needs clusters; take the model"):
+    with pytest.raises(ValueError, match="ifca needs clusters; use the model"):
         check_fit(own, Algorithm("ifca", (CHOICE, GradientPhase("all", "all", SGD)), "kept"))
     chosen = dataclasses.replace(CHOICE, mean_over="cohort")
     mixed = dataclasses.replace(chosen, mixes=True)
@@ -226,12 +226,12 @@ def test_models_and_algorithms_must_fit():
         for choice in (chosen, mixed)
     )
     classes = PartitionedModel(build_model, loss="binary_crossentropy")
-    with pytest.raises(ValueError, match="own needs clusters; take the model"):
+    with pytest.raises(ValueError, match="own needs clusters; use the model"):
         check_fit(one.prepare(classes), other)
     solved = dataclasses.replace(other, phases=(RidgePhase("all", 1.0), *other.phases))
-    with pytest.raises(ValueError, match="own: a mixture of clusters is not linear"):
+    with pytest.raises(ValueError, match="own: ridge needs a linear model"):
         check_fit(solved.prepare(classes), solved)
-    with pytest.raises(UserError, match="neighbours are for one model"):
-        predicting(other.prepare(classes), (NeighboursPhase(("only",)),))
-    with pytest.raises(ValueError, match="furl has no personal copies; take the model"):
+    with pytest.raises(UserError, match="neighbours need a single model"):
+        make_predictor(other.prepare(classes), (NeighboursPhase(("only",)),))
+    with pytest.raises(ValueError, match="furl has no personal copies; use the model"):
         check_fit(copied.prepare(shared), furl(client_optimizer=SGD))

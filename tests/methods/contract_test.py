@@ -54,7 +54,7 @@ class Moody(fp.Method, name="moody"):
     [
         (Idle, AssertionError, "two rounds change neither"),
         (Stepless, TrainingError, "in rounds 1 to 2: .* no phase of the method takes a step"),
-        (Moody, AssertionError, "clients in shards of their own: h"),
+        (Moody, AssertionError, "clients in separate shards: h"),
     ],
 )
 def test_a_broken_promise_is_named(method, error, message, monkeypatch):

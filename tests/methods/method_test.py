@@ -10,7 +10,7 @@ import pytest
 import fedpersonal as fp
 from fedpersonal.methods import method as method_module
 from fedpersonal.methods.method import methods
-from fedpersonal.optimizers import OptimizerFamily
+from fedpersonal.optimizers import OptimizerGroup
 from fedpersonal.runs.description import describe
 from fedpersonal.tasks.digits.task import DigitTask
 from fedpersonal.tff.optimizers import build_sgdm
@@ -27,8 +27,8 @@ def test_a_program_builds_what_flags_do(name):
     options = method.options()
     given = {
         family.parameter: options.build(prefix)
-        for prefix, family in method.options.families().items()
-        if isinstance(family, OptimizerFamily) and family.parameter in parameters
+        for prefix, family in method.options.groups().items()
+        if isinstance(family, OptimizerGroup) and family.parameter in parameters
     }
     others = {"max_local_update_norm": 10.0, "reconstruction_epochs": 5}
     if not method.trains:
@@ -41,7 +41,9 @@ def test_a_program_builds_what_flags_do(name):
             assert f"    {parameter.name}: " in make.__doc__
 
 
-class Mine(fp.Method, name="mine", title="Mine", reads=fp.KeepingOptions, local_variables="kept"):
+class Mine(
+    fp.Method, name="mine", title="Mine", extra_options=fp.KeepingOptions, local_variables="kept"
+):
     """What a client of mine does."""
 
     rank: int = fp.option(4, "Its rank.", at_least=1)
@@ -62,7 +64,7 @@ def test_options_of_a_class_are_flags_and_arguments(mine, monkeypatch):
     assert fp.register(Mine) is Mine and methods()["mine"] is Mine
     declared = Mine.options.declarations()
     assert (declared["rank"].default, declared["mine_learning_rate"].default) == (4, 0.25)
-    assert declared["rank"].group == "What a client of mine does."
+    assert declared["rank"].help_section == "What a client of mine does."
     assert not hasattr(Mine, "outer")
     built = Mine.build(Mine.options(rank=2, mine_learning_rate=0.5, local_state="rebuilt"), None)
     assert (built.name, built.local_variables) == ("mine_stateless", "rebuilt")
@@ -71,7 +73,10 @@ def test_options_of_a_class_are_flags_and_arguments(mine, monkeypatch):
     program = mine(client_optimizer=SGD(1.0), mine_optimizer=SGD(0.5), rank=3)
     assert (program.name, program.local_variables, program.last_phase.epochs) == ("mine", "kept", 3)
     again = Mine.variant("again", "Again", local_part="head")
-    assert again.options is Mine.options and (again.trains_as, again.title) == ("again", "Again")
+    assert again.options is Mine.options and (again.same_rounds_as, again.title) == (
+        "again",
+        "Again",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +133,10 @@ def test_a_part_of_a_subclass_of_layers_is_one_as_the_others_are(fact, monkeypat
         ),
         (lambda: fp.ditto(SGD(0.1)), "positional"),
         (lambda: Mine(Mine.options()).phase(epoch=2), "no field 'epoch'; did you mean epochs?"),
-        (lambda: Mine(Mine.options()).optimizer("min"), "MineOptions has no family 'min'; did"),
+        (
+            lambda: Mine(Mine.options()).optimizer("min"),
+            "has no option group 'min'; did",
+        ),
     ],
 )
 def test_mistakes_in_a_declaration_are_named(make, message):

@@ -20,7 +20,7 @@ ITEM, USER = "item_embedding/embeddings", "user_embedding/embeddings"
 BASE = PartitionedModel(
     matrix_factorization(num_items=4, num_users=3, embedding_dim=2),
     lookups={"item_embedding": "item", "user_embedding": "user"},
-    owned_tables=["user_embedding"],
+    per_client_tables=["user_embedding"],
 )
 
 
@@ -28,7 +28,7 @@ def test_clusters_start_apart_the_first_as_a_model_without_clusters():
     model = ClusteredModel(BASE, 3, ["item_embedding"], has_shares=True)
     shapes = {v.name: v.shape for v in model.global_variables}
     assert shapes == {USER: (3, 2), ITEM: (4, 2, 3), CLUSTER_SHARES: (3,)}
-    assert model.global_tables == BASE.global_tables and model.owned == {USER}
+    assert model.global_tables == BASE.global_tables and model.server_rows_per_client == {USER}
     start, plain = model.initial_global_values(seed=1), BASE.initial_global_values(seed=1)
     np.testing.assert_array_equal(start[ITEM][..., 0], plain[ITEM])
     np.testing.assert_array_equal(start[USER], plain[USER])
@@ -69,7 +69,7 @@ def test_who_mixes_clusters_says_what_they_make_likely_on_average():
 
 def test_mixtures_of_what_is_not_likely_are_refused():
     with pytest.raises(
-        UserError, match="for labels that are classes.*the loss 'mse' is for numbers"
+        UserError, match="require labels that are classes.*the loss 'mse' is for numbers"
     ):
         ClusteredModel(BASE, 2, mixes=True)
     x = tf.keras.Input([2], name="x")

@@ -182,7 +182,7 @@ SEVERAL = "several outputs.*'stars'.*it needs one. Wrap it.*Concat"
     ("make", "message"),
     [
         (built_subclassed, r"'subclassed' cannot be copied.*PartitionedModel\(lambda"),
-        (lambda: noisy, "draws random numbers by itself .RandomStandardNormal"),
+        (lambda: noisy, "generates random numbers by itself .RandomStandardNormal"),
         (lambda: several_outputs(True), SEVERAL),
         (lambda: several_outputs(False), SEVERAL),
     ],

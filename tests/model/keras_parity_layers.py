@@ -458,7 +458,10 @@ PREPROCESSING = [
     ),
     layer("resizing", lambda: LAYERS.Resizing(3, 4), IMAGES),
     layer(
-        "random crop", lambda: LAYERS.RandomCrop(4, 4), IMAGES, refused="draws once for all images"
+        "random crop",
+        lambda: LAYERS.RandomCrop(4, 4),
+        IMAGES,
+        refused="samples once for all images",
     ),
 ]
 

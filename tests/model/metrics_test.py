@@ -29,11 +29,11 @@ def test_forms_can_be_mixed():
 @pytest.mark.parametrize(
     ("metrics", "are_weighted", "message"),
     [
-        (["acuracy"], False, "metrics: Keras knows no metric 'acuracy'; names are such as"),
+        (["acuracy"], False, "metrics: Keras has no metric 'acuracy'; names are such as"),
         ([KERAS.AUC], False, r"is a class; give an object, AUC\(\)"),
         (["mae", MAE], False, "metrics: two have the name 'mae'"),
         ([KERAS.Mean("loss")], False, "'loss' .Mean. is no mean over examples"),
-        (["mae"], True, "with example_weight, Keras' 'mae' cannot tell"),
+        (["mae"], True, "Keras' 'mae' does not support example_weight"),
     ],
 )
 def test_metrics_that_are_refused(metrics, are_weighted, message):

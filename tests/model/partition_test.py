@@ -92,7 +92,8 @@ def test_variables_are_split_by_layer():
     assert len(set(names)) == 7 and "table/embeddings" in names and "head/kernel" in names
     assert model.global_variables == model.variables[:1]
     assert model.local_variables == model.variables[1:]
-    assert model.tables == {"table/embeddings": "word"} and model.owned == frozenset()
+    assert model.tables == {"table/embeddings": "word"}
+    assert model.server_rows_per_client == frozenset()
     assert {name: (s.shape.as_list(), s.dtype) for name, s in model.input_spec.items()} == {
         "x": ([None, 3], tf.float32),
         "word": ([None, 2], tf.int32),
@@ -136,16 +137,16 @@ def test_initial_values_are_traced_once():
     for draw in (model.initial_global_values, model.initial_local_values):
         first, *others = (draw(seed=seed) for seed in (3, 4, 3))
         assert all(np.array_equal(first[name], others[-1][name]) for name in first)
-    assert [draw.experimental_get_tracing_count() for draw in model._draws.values()] == [1, 1]
+    assert [draw.experimental_get_tracing_count() for draw in model._samplers.values()] == [1, 1]
 
 
 def test_owned_tables():
     model = PartitionedModel(
         matrix_factorization(num_items=4, num_users=3, embedding_dim=2, use_biases=True),
         lookups={"item_embedding": "item", "user_embedding": "user", "user_bias": "user"},
-        owned_tables=["user_embedding", "user_bias"],
+        per_client_tables=["user_embedding", "user_bias"],
     )
-    assert model.owned == {"user_embedding/embeddings", "user_bias/embeddings"}
+    assert model.server_rows_per_client == {"user_embedding/embeddings", "user_bias/embeddings"}
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -216,7 +217,7 @@ OUTER.build([None, 3])
 UNTRAINED = "not trained by gradient.*such as GroupNormalization"
 REFUSED = {
     "no model": (lambda: 3, {}, r"must return a tf\.keras\.Model, it returned 3"),
-    "no inputs": (Subclassed, {}, "'subclassed' does not tell its inputs: give input_spec"),
+    "no inputs": (Subclassed, {}, "'subclassed' does not declare its inputs: give input_spec"),
     "unknown layer": (
         layered,
         {"local_layers": ["encoder/haed"]},
@@ -243,8 +244,8 @@ REFUSED = {
     ),
     "owned, not a lookup": (
         two_towers,
-        {"lookups": {"table": "word"}, "owned_tables": ["head"]},
-        r"owned_tables \['head'\] are not among the lookups \['table'\]",
+        {"lookups": {"table": "word"}, "per_client_tables": ["head"]},
+        r"per_client_tables \['head'\] are not among the lookups \['table'\]",
     ),
     "lookup under a constraint": (
         constrained_table,

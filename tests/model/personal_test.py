@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.examples import check_own_rows
+from fedpersonal.model.examples import check_per_client_rows
 from fedpersonal.model.names import COPY, MIXING
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.personal import PersonalModel
@@ -27,7 +27,7 @@ def names(variables):
 
 
 def test_copies_are_local_variables_and_of_owned_tables_a_row():
-    model = PersonalModel(base(owned_tables=["user_embedding"]), mixing=0.25)
+    model = PersonalModel(base(per_client_tables=["user_embedding"]), mixing=0.25)
     assert set(names(model.global_variables)) == {ITEM, USER}
     shapes = {v.name: v.shape for v in model.local_variables}
     assert shapes == {f"{COPY}/{ITEM}": (4, 2), f"{COPY}/{USER}": (1, 2), MIXING: ()}
@@ -36,23 +36,23 @@ def test_copies_are_local_variables_and_of_owned_tables_a_row():
         USER: "user",
         **{f"{COPY}/{name}": feature for name, feature in ((ITEM, "item"), (USER, "user"))},
     }
-    assert set(model.global_tables) == {ITEM, USER} and model.owned == {USER}
-    assert names(model.drawn_variables) == [MIXING]
+    assert set(model.global_tables) == {ITEM, USER} and model.server_rows_per_client == {USER}
+    assert names(model.initialized_locals) == [MIXING]
     assert model.initial_local_values() == {MIXING: np.float32(0.25)}
     assert model.base.copies == {} and model.base.personal is model.base
 
 
 def test_a_client_has_one_row_of_its_own(draw_ratings, make_dataset):
-    model = PersonalModel(base(owned_tables=["user_embedding"]))
-    check_own_rows(model, draw_ratings([3, 0, 2], num_items=4))
+    model = PersonalModel(base(per_client_tables=["user_embedding"]))
+    check_per_client_rows(model, draw_ratings([3, 0, 2], num_items=4))
     ids = {"user": np.array([1, 2], np.int32), "item": np.array([1, 2], np.int32)}
     with pytest.raises(UserError, match="some client has several ids in its input 'user'"):
-        check_own_rows(model, make_dataset([(ids, np.ones(2, np.float32))]))
+        check_per_client_rows(model, make_dataset([(ids, np.ones(2, np.float32))]))
 
 
 def test_some_layers_are_copied_and_variables_that_are_replaced_are_sent_with_all_rows():
     assert PersonalModel(base(), ["user_embedding"]).copies == {f"{COPY}/{USER}": USER}
-    model = PersonalModel(base(owned_tables=["user_embedding"]), replaces=True)
+    model = PersonalModel(base(per_client_tables=["user_embedding"]), replaces=True)
     assert model.tables == {USER: "user", ITEM: "item", f"{COPY}/{ITEM}": "item"}
     assert model.global_tables == {USER: "user"}
     assert [v.name for v in model.global_variables if v.is_replaced] == [ITEM]

@@ -9,9 +9,9 @@ import pytest
 def build_method(tiny_base, tmp_path_factory):
     """A function of a method's name and sizes that builds its model."""
     from fedpersonal.tasks.utterances.methods import METHODS
-    from fedpersonal.tasks.utterances.models import build_language_model, freeze
+    from fedpersonal.tasks.utterances.models import build_language_model, write_frozen_base
 
-    frozen = freeze(tiny_base, tmp_path_factory.mktemp("frozen"))
+    frozen = write_frozen_base(tiny_base, tmp_path_factory.mktemp("frozen"))
     methods = {method.name: method for method in METHODS}
 
     def build(name, *, num_contexts, history_length=1, **sizes):
@@ -20,7 +20,7 @@ def build_method(tiny_base, tmp_path_factory):
             method.model,
             tiny_base,
             frozen,
-            local_layers=method.own_layers,
+            local_layers=method.client_layers,
             num_contexts=num_contexts,
             history_length=history_length,
             is_fresh=method.is_fresh,

@@ -92,7 +92,7 @@ def test_a_step_of_fedrap_is_numpys():
     difference, sparsity, table = 0.2, 0.3, "own/embeddings"
     sent, own, found = a_step(
         ["user_embedding", "own"],
-        own_items="own",
+        per_client_items="own",
         item_difference=difference,
         item_sparsity=sparsity,
     )

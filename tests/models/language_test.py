@@ -11,7 +11,7 @@ import tensorflow as tf
 from fedpersonal.model.metrics import finalize
 from fedpersonal.models.adapters import _FROZEN_SEED
 from fedpersonal.models.language import (
-    NOTHING,
+    NO_TOKEN,
     count_utterance_tokens,
     perplexity,
     sum_utterance_losses,
@@ -326,7 +326,7 @@ def draw_utterances():
     labels = random.integers(0, IDS, [4, 6]).astype(np.int32)
     labels[0, 4] = 0
     for row, length in zip(labels, LENGTHS):
-        row[length:] = NOTHING
+        row[length:] = NO_TOKEN
     logits = 2 * random.normal(size=[4, 6, IDS]).astype(np.float32)
     log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     losses = -np.take_along_axis(log_probabilities, np.maximum(labels, 0)[..., None], -1)[..., 0]

@@ -11,8 +11,8 @@ from fedpersonal.errors import UserError
 from fedpersonal.models.pretrained_texts import (
     FILE,
     digest_texts,
+    pretrained_share,
     read_digests,
-    share_known,
     write_digests,
 )
 
@@ -34,11 +34,11 @@ def test_the_share_of_sentences_that_were_seen(texts, share, tmp_path):
     (tmp_path / FILE).write_text(json.dumps(write_digests(digest_texts(TEXTS))))
     digests = read_digests(tmp_path)
     np.testing.assert_array_equal(digests, digest_texts(TEXTS))
-    assert len(digests) == 4 and share_known(texts, digests) == share
+    assert len(digests) == 4 and pretrained_share(texts, digests) == share
 
 
 def test_a_folder_without_digests_has_seen_nothing(tmp_path):
-    assert share_known(TEXTS, read_digests(tmp_path)) == 0.0
+    assert pretrained_share(TEXTS, read_digests(tmp_path)) == 0.0
     for content in ('{"digests": "?"}', '{"digests": "AAA="}', '{"digests": 3}', "{"):
         (tmp_path / FILE).write_text(content)
         with pytest.raises(UserError, match="is damaged or was changed"):

@@ -131,7 +131,7 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(result, record, tmp_pa
     output, errors = capsys.readouterr()
     _, first, second, *lines = errors.splitlines()
     assert output == "" and first == "training a tokenizer and encoding 120 texts"
-    assert second == "going on after step 18/30"
+    assert second == "resuming after step 18/30"
     assert [line.split(",")[0] for line in lines] == [f"step {i}/30" for i in range(20, 31, 2)]
     assert all(": loss " in line and ", held-out perplexity " in line for line in lines)
     # A base model is trained further from its own weights and tokens.

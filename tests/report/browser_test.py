@@ -94,7 +94,7 @@ def test_a_run_is_looked_at(open_page, report):
     assert tip.inner_text().startswith("client ")
     histograms = figure.locator(".panel .plot")
     assert histograms.count() == 3
-    hurt = histograms.last.locator("rect[fill='var(--hurt)']")
+    hurt = histograms.last.locator("rect[fill='var(--worse)']")
     assert 0 < hurt.count() < histograms.last.locator("rect").count()
     figure.locator("select").first.select_option(label="loss")
     assert "loss before" in figure.inner_text()

@@ -69,10 +69,10 @@ def test_a_metric_adds_up_as_in_the_summary(write_run):
     folders = [write_run(name, columns=extra, test=test) for name in ("a", "b")]
     found = compare(folders).set_index(["method", "metric"])["weighting"]["a"]
     assert found["rmse"] == "examples" and found["word"] == "tokens"
-    assert found["hr@10"] == "all alike"
+    assert found["hr@10"] == "equal"
     folders = [write_run(n, columns=extra, test={**test, "word": 0.7}) for n in ("c", "d")]
     table = compare(folders).set_index(["method", "metric"])
-    assert table.loc[("c", "word"), "weighting"] == "all alike"
+    assert table.loc[("c", "word"), "weighting"] == "equal"
     assert table.loc[("c", "word"), "value"] == 0.7
 
 
@@ -88,7 +88,7 @@ def test_clients_who_do_not_count_in_a_metric_are_left_out_of_it_alone(write_run
         folders.append(write_run(name, columns=columns, test=test))
     found = compare(folders, metric="hr@10_of_50").set_index(["method", "metric"])
     row = found.loc[("b", "hr@10_of_50")]
-    assert (row["weighting"], row["value"]) == ("all alike", pytest.approx(0.5))
+    assert (row["weighting"], row["value"]) == ("equal", pytest.approx(0.5))
     assert (row["num_clients"], row["left_out"], row["gained"]) == (24, 6, 24)
     assert row["difference"] == pytest.approx(0.25)
 
@@ -100,7 +100,7 @@ def test_runs_of_one_method_are_seeds(write_run):
     assert list(first.runs) == [1, 2, 10] and list(second.runs) == [1]
     assert (first.name, second.name) == ("fed_avg (rate=0.1)", "fed_avg (rate=0.3)")
     alone = compare_runs(folders[:3])
-    assert verdicts(alone) == ["No run has the RMSE of a guess that trains no model."]
+    assert verdicts(alone) == ["The runs have no RMSE of a baseline."]
     assert "<h1>fed_avg on toys, 3 seeds" in comparison_page(alone)
 
 
@@ -114,23 +114,26 @@ def test_seeds_that_only_one_has_are_not_paired(write_run):
 
 NO_MATCH = [
     ("num_users': 30.*num_users': 9", {"about": {"data": {"num_users": 9, "values": "77"}}}),
-    ("no seed is common to all methods, seeds 1 of .*run_0; 2 of .*run_1: runs", {"seed": 2}),
+    ("the methods have no seed in common, seeds 1 of .*run_0; 2 of .*run_1: runs", {"seed": 2}),
     (
-        "30 and 30 clients, of whom 0 are the same .*; evaluate_on is unseen and seen",
+        "30 and 30 clients, 0 of them in both .*; evaluate_on is unseen and seen",
         {"options": {"evaluate_on": "seen"}, "names": "z{}"},
     ),
-    ("30 and 29 clients, of whom 29 are the same", {"num_clients": 29}),
-    ("clients are tested on other numbers of examples", {"more_examples": 1}),
-    ("test_labels differ: other examples", {"test_labels": "77"}),
-    ("test_labels differ: other examples", {"test_labels": None}),
-    ("of two tasks .task is ratings and words", {"options": {"task": "words"}}),
+    ("30 and 29 clients, 29 of them in both", {"num_clients": 29}),
+    ("their clients' numbers of test examples differ", {"more_examples": 1}),
+    ("their test examples differ .test_labels.", {"test_labels": "77"}),
+    ("their test examples differ .test_labels.", {"test_labels": None}),
+    ("their tasks differ .task is ratings and words", {"options": {"task": "words"}}),
     ("run_1 has no metric of .*run_0; it has hits, loss", {"metrics": ("hits",)}),
     ("are the same run: no option differs, and the seed of both is 1", {"method": "fed_avg"}),
     ("its run has not ended", {"lacks": "summary.json"}),
     ("has no evaluated clients", {"lacks": "per_client.csv"}),
     ("is not the folder of a run", {"lacks": "config.json"}),
     *(
-        ("is damaged|has no metric 'rmse'|other numbers of examples", {"columns": {name: values}})
+        (
+            "is damaged|has no metric 'rmse'|numbers of test examples differ",
+            {"columns": {name: values}},
+        )
         for name, values in [
             ("num_examples", ["x"] * 30),
             ("num_examples", [-1] * 30),
@@ -223,7 +226,7 @@ def test_runs_without_a_metric_of_each_client_are_refused_in_one_line(write_run)
     for folder in folders:
         clients = pd.read_csv(folder / "per_client.csv")[["client", "num_examples"]]
         rewrite(folder, per_client=clients)
-    with pytest.raises(UserError, match="run_0 has no metric of each client to compare"):
+    with pytest.raises(UserError, match="run_0 has no per-client metric to compare"):
         compare(folders)
 
 
@@ -231,8 +234,8 @@ def test_a_comparison_is_of_some_runs_and_by_a_metric_that_they_have(write_run):
     folders = [write_run("a"), write_run("b")]
     many = [write_run(f"m{n}") for n in range(11)]
     for some, why in [
-        (folders[:1], "of at least 2 run folders; 1 is given"),
-        (many, "of at most 10 methods; 11 are given"),
+        (folders[:1], "needs at least 2 run folders, not 1"),
+        (many, "has at most 10 methods, not 11"),
         ({"x": folders}, "are both named 'x', but differ by more than the seed: method is a and b"),
     ]:
         with pytest.raises(UserError, match=why):
@@ -260,7 +263,7 @@ def test_clients_without_a_number_are_left_out(write_run):
     back = compare(folders[::-1]).set_index(["method", "metric"]).loc[("a", "rmse")]
     assert (back["gained"], back["lost"]) == (row["lost"], row["gained"])
     told, _ = verdicts(compare_runs(folders))
-    assert "which is better for those who have a number by both" in told
+    assert "which is better for clients with a finite metric by both" in told
     assert told.endswith(f"{row['lost']:.0f} lose.")
 
 
@@ -292,9 +295,10 @@ def test_the_guess_and_metrics_of_all_clients_at_once_stand_beside(write_run):
         for name, area in (("a", 0.6), ("b", 0.8))
     ]
     comparison = compare_runs(folders, metric="accuracy")
-    said = "The best guess, a habit, has accuracy 9.0000: no method beats it."
+    said = "The strongest baseline, a habit, reaches accuracy 9.0000: no method beats it."
     assert verdicts(comparison)[-1] == said
-    assert verdicts(compare_runs(folders))[-1] == "The best guess, nothing, has RMSE 9.0000."
+    said = "The strongest baseline, nothing, reaches RMSE 9.0000."
+    assert verdicts(compare_runs(folders))[-1] == said
     page = comparison_page(comparison)
     assert ">AUC</th>" in page and "0.8000" in page and "0.7000, a habit" in page
     table = compare(folders).set_index(["method", "metric"])
@@ -314,11 +318,12 @@ def test_the_verdict_tells_noise_from_a_difference(write_run):
     base, better = write_run("a"), write_run("b", better_by=0.1)
     noisy = write_run("c", better_by=0.0)
     told = verdicts(compare_runs([base, better, noisy]))
-    assert "RMSE of b, over all clients' examples together, is 0." in told[0]
+    assert "RMSE (pooled over examples) of b is 0." in told[0]
     assert "lower than that of a, which is better" in told[0]
-    assert "RMSE of c, over all" in told[1] and "than that of a, which is within noise" in told[1]
+    assert "RMSE (pooled over examples) of c" in told[1]
+    assert "than that of a, which is within noise" in told[1]
     alone = [write_run(name, num_clients=1) for name in ("d", "e")]
-    assert "for the only client, which tells nothing" in verdicts(compare_runs(alone))[0]
+    assert "for a single client, too few to judge by" in verdicts(compare_runs(alone))[0]
     assert "higher than that of b, which is worse" in verdicts(compare_runs([better, base]))[0]
 
 
@@ -329,8 +334,8 @@ def test_the_verdict_says_which_mean_it_is_of(write_run):
         for n, sign in (("a", 1.0), ("b", 0.5))
     ]
     told = {m: verdicts(compare_runs(folders, metric=m))[0] for m in ("rmse", "hr@10")}
-    assert told["rmse"].startswith("RMSE of b, over all clients' examples together, is")
-    assert told["hr@10"].startswith("HR@10 of b, the mean over clients, is 0.2500 lower")
+    assert told["rmse"].startswith("RMSE (pooled over examples) of b is")
+    assert told["hr@10"].startswith("HR@10 (mean over clients) of b is 0.2500 lower")
 
 
 def read_data(page):

@@ -19,7 +19,7 @@ import pytest
 from fedpersonal.errors import UserError
 from fedpersonal.files import pack_arrays, write_json
 from fedpersonal.report.charts import boundary_groups, curve_panels, embedding_map, thin
-from fedpersonal.report.clients import MOST_DOTS, dots, judge, percentile_rows, share_hurt
+from fedpersonal.report.clients import MOST_DOTS, dots, judge, percentile_rows, share_worse
 from fedpersonal.report.comparison import compare_runs
 from fedpersonal.report.comparison_page import comparison_page
 from fedpersonal.report.page import (
@@ -29,7 +29,7 @@ from fedpersonal.report.page import (
     report_page,
     write_report,
 )
-from fedpersonal.report.run import percent, plain, read_run, size
+from fedpersonal.report.run import format_number, format_percent, format_size, read_run
 from fedpersonal.report.samples import (
     ClientItems,
     Item,
@@ -164,51 +164,57 @@ NEAR = np.linspace(-0.01, 0.01, 12)
 BEFORE = np.linspace(1, 1.5, 12)
 SOME = np.where(np.arange(12) % 2, 0.5, np.nan)
 VERDICTS = {
-    "helps": ({"rmse_after": BEFORE - 0.2 + NEAR}, "Personalisation helps: it takes the mean clie"),
-    "hurts": ({"rmse_after": BEFORE + 0.2 + NEAR}, "Personalisation hurts: .* 100 % of them are h"),
+    "improves": (
+        {"rmse_after": BEFORE - 0.2 + NEAR},
+        r"Personalisation improves RMSE \(mean over clients\) from",
+    ),
+    "worsens": (
+        {"rmse_after": BEFORE + 0.2 + NEAR},
+        "Personalisation worsens .* 100 % of them are worse",
+    ),
     "noise": (
         {"rmse_after": BEFORE + np.tile([0.1, -0.1], 6)},
         ".*which is within noise .* 50 %",
     ),
     "broken": (
         {"rmse_before": np.ones(12), "rmse_after": SOME},
-        "Personalisation leaves 6 of 12 test clients without a finite RMSE; .* 50 % of them are h",
+        "Personalisation leaves 6 of 12 test clients without a finite RMSE; .* 50 % of them are w",
     ),
-    "helps, without those who have no number before": (
+    "improves, without those who have no number before": (
         {"rmse_before": np.append([np.nan] * 4, BEFORE[4:]), "rmse_after": BEFORE - 0.2},
-        ".*8 test clients.*none of them are hurt",
+        ".*8 test clients.*none of them are worse",
     ),
-    "helps, of those who predict something": (
+    "improves, of those who predict something": (
         {"num_examples": [0, 0, *[5] * 10], "rmse_after": BEFORE - 0.2 + NEAR},
         ".*10 test clients",
     ),
     "no number": ({"rmse_after": [np.nan] * 12}, "No client has a finite RMSE.$"),
-    "strong guess": (
+    "strong baseline": (
         {"rmse_guess": np.full(12, 0.5), "rmse_after": BEFORE - 0.2 + NEAR},
-        "Personalisation does not beat the guess: .* before.*; for 100 % of them the guess is bet",
+        "Personalisation does not beat the baseline: .* before.*; the baseline is better for 100 %",
     ),
-    "weaker guess": (
+    "weaker baseline": (
         {"rmse_guess": BEFORE - 0.1, "rmse_after": BEFORE - 0.2 + NEAR},
-        r"Personalisation helps: the mean client's RMSE is 1.05 \(1.25 before\), against 1.15 for",
+        r"Personalisation beats the baseline: RMSE .* is 1.05 \(1.25 before\), against 1.15 for",
     ),
-    "guess alone": (
+    "baseline alone": (
         {"rmse_before": None, "rmse_after": BEFORE - 0.2, "rmse_guess": BEFORE},
-        "The model beats the guess: the mean client's RMSE is 1.05, against 1.25 for m",
+        r"The model beats the baseline: RMSE \(mean over clients\) is 1.05, against 1.25 for m",
     ),
     "untrained start": (
         {"rmse_guess": None, "rmse_after": BEFORE},
-        "The mean client's RMSE is 1.25 .95 % interval.*Before, with local variables that nobody",
+        r"RMSE \(mean over clients\) is 1.25 .95 % interval.*with untrained local variables",
     ),
     "nothing before": (
         {"rmse_before": None, "loss_before": None, "rmse_guess": None, "rmse_after": BEFORE},
-        r"The mean client's RMSE is 1.25 \(95 % interval .*clients were not evaluated before",
+        r"RMSE \(mean over clients\) is 1.25 \(95 % interval .*clients were not evaluated before",
     ),
     "more is better": (
         {
             **{f"rmse_{stage}": None for stage in ("before", "after", "guess")},
             **{"auc_before": BEFORE, "auc_after": BEFORE - 0.2 + NEAR, "auc_guess": NEAR},
         },
-        "Personalisation hurts: it takes the mean client's AUC from 1.25 to 1.05",
+        r"Personalisation worsens AUC \(mean over clients\) from 1.25 to 1.05",
     ),
 }
 
@@ -220,13 +226,13 @@ def test_the_verdict(tmp_path, make_run, name):
     columns = {"rmse_before": BEFORE, "rmse_guess": guess, **columns}
     told = change(make_run(tmp_path), **columns)
     assert re.match(said, told), told
-    assert "helps" in name or "guess" in name or "helps" not in told
+    assert "improves" in name or "baseline" in name or "improves" not in told
 
 
 @pytest.mark.parametrize(
     ("clients", "said"),
     [
-        (1, "One test client, which tells nothing of others: RMSE from"),
+        (1, "A single test client, too few to judge by: RMSE from"),
         (5, "5 test clients, too f"),
     ],
 )
@@ -246,7 +252,7 @@ def test_without_clients_the_rounds_are_told(tmp_path, make_run):
     copies = [{"name": "personal_copy/head/kernel"}, {"name": "personal_mixing"}]
     run = read_run(path)
     assert run.starts_untrained and not dataclasses.replace(run, local=copies).starts_untrained
-    assert share_hurt("wobble", np.zeros(2), np.ones(2)) is None
+    assert share_worse("wobble", np.zeros(2), np.ones(2)) is None
 
 
 def test_the_numbers_are_those_of_numpy(tmp_path, make_run):
@@ -258,14 +264,14 @@ def test_the_numbers_are_those_of_numpy(tmp_path, make_run):
     mean, low, high = re.search(r"\((\S+), 95 % interval (\S+) to (\S+),", told).groups()
     assert [float(low), float(high)] == pytest.approx(np.percentile(means, [2.5, 97.5]), abs=0.004)
     assert float(mean) == pytest.approx(gains.mean(), rel=0.01)
-    assert f"{100 * (gains > 0).mean():.0f} % of them are hurt" in told
+    assert f"{100 * (gains > 0).mean():.0f} % of them are worse" in told
     before, guess, after, changed = percentile_rows(run)[:4]
     assert [r["stage"] for r in (before, guess, after, changed)] == [
-        *("before", "guess", "after", "change")
+        *("before", "baseline", "after", "change")
     ]
     wanted = [*np.percentile(table.rmse_after, [5, 25, 50, 75, 95]), table.rmse_after.mean()]
     np.testing.assert_allclose([float(v) for v in after["values"]], wanted, atol=6e-3)
-    assert changed["hurt"] == f"{100 * (gains > 0).mean():.0f} %"
+    assert changed["worse"] == f"{100 * (gains > 0).mean():.0f} %"
     order = gains.argsort(kind="stable")
     drawn = dots(run, show_clients=True)
     assert drawn["names"] == table.client[order].tolist()
@@ -289,8 +295,8 @@ def test_figures_say_which_mean_they_are(write_run):
     names = {
         figure.name for figure in key_figures(read_run(write_run("a", columns=columns, test=test)))
     }
-    assert {"RMSE, all together", "HR@10, mean client", "words, all together"} <= names
-    assert {"words after, mean client", "x", "rounds"} <= names
+    assert {"RMSE, pooled over examples", "HR@10, mean over clients"} <= names
+    assert {"words, pooled over examples", "words after, mean over clients", "x", "rounds"} <= names
 
 
 def test_of_very_many_some_are_drawn(tmp_path, make_run):
@@ -300,7 +306,7 @@ def test_of_very_many_some_are_drawn(tmp_path, make_run):
     assert len(set(ranks)) == MOST_DOTS < ranks.max()
     order = np.argsort(run.after("rmse") - run.before("rmse"), kind="stable")
     np.testing.assert_array_equal(drawn["size"]["values"], run.num_examples[order[ranks - 1]])
-    assert "Of 6,500 clients, 6,000 are drawn" in report_page(run)
+    assert "The chart shows 6,000 of 6,500 clients" in report_page(run)
     y = np.zeros(100_000)
     y[[77, 50_123]] = 5, -3
     y[10:20] = np.nan
@@ -421,8 +427,8 @@ def test_what_is_missing_is_said_and_no_finished_run_is_refused(tmp_path, make_r
     (path / "summary.json").write_bytes(summary)
     told = {
         "metrics.csv": "there are no curves",
-        "per_client.csv": "there are no dots",
-        "boundary.json": "does not say what crossed",
+        "per_client.csv": "there is no chart of clients",
+        "boundary.json": "no record of what crossed",
         "summary.json": "",
     }
     for name, text in told.items():
@@ -450,7 +456,7 @@ def test_what_is_missing_is_said_and_no_finished_run_is_refused(tmp_path, make_r
     ],
 )
 def test_numbers_as_people_read_them(value, text):
-    assert plain(value) == text
-    assert [percent(v) for v in (0, 1, 0.137, 0.004)] == ["0 %", "100 %", "14 %", "0.4 %"]
+    assert format_number(value) == text
+    assert [format_percent(v) for v in (0, 1, 0.137, 0.004)] == ["0 %", "100 %", "14 %", "0.4 %"]
     sizes = ["unknown size", "4 bytes", "108 kB", "2.00 GB"]
-    assert [size(v) for v in (None, 4, 107648, 2e9)] == sizes
+    assert [format_size(v) for v in (None, 4, 107648, 2e9)] == sizes

@@ -88,7 +88,7 @@ def test_texts_and_marks_stand_out_from_their_paper(dark):
     colors = {name: pair[dark] for name, pair in ROLES.items()}
     for ground in (colors["paper"], colors["panel"]):
         assert contrast(colors["ink"], ground) >= 7 and contrast(colors["quiet"], ground) >= 4.5
-    marks = [colors[name] for name in ("after", "hurt", "device", "server", "focus", "before")]
+    marks = [colors[name] for name in ("after", "worse", "device", "server", "focus", "before")]
     marks += [colors["training"], *(pair[dark] for pair in SERIES)]
     assert all(contrast(mark, colors["paper"]) >= 2.9 for mark in marks)
     assert len({pair[dark] for pair in SERIES}) == 10

@@ -11,7 +11,7 @@ from damage import with_digest
 
 from fedpersonal.errors import UserError
 from fedpersonal.report.page import report_page
-from fedpersonal.report.run import plain, read_run
+from fedpersonal.report.run import format_number, read_run
 from fedpersonal.report.samples import (
     GENERATED,
     RECOMMENDATIONS,
@@ -62,18 +62,18 @@ def test_they_are_shown_on_demand(tmp_path, make_run):
     write_recommendations(path, FOUND, rounds=20)
     assert (path / RECOMMENDATIONS).stat().st_mode & 0o077 == 0
     page = report_page(read_run(path))
-    assert "as 1 of its clients would write" in page
+    assert "texts generated for 1 of its clients" in page
     assert "recommendations for 1 of its clients" in page
     assert "<code>fedpersonal report --show_clients path/to/" in page
     assert "no client&#39;s name, item or text" in page or "no client's name, item or text" in page
     assert not [text for text in ("Ann", "Sea", "secret", "held out") if text in page]
     page = report_page(read_run(path), show_clients=True)
     guess = float(pd.read_csv(path / "per_client.csv")["rmse_guess"][0])
-    told = f"RMSE 1.50 before, 0.500 after, {plain(guess)} by the best guess"
+    told = f"RMSE 1.50 before, 0.500 after, {format_number(guess)} by the strongest baseline"
     assert told in page and "Ann</bdi>" in page and "Sea</bdi>, rated 4.5" in page
     assert "secret" in page and "y" * 400 + "…" in page and "y" * 401 not in page
     run = read_run(path)
-    for options, are_public in [
+    for options, is_public in [
         ({}, True),
         ({"dataset": "movielens_100k"}, True),
         ({"dataset": "insteval"}, False),
@@ -81,7 +81,7 @@ def test_they_are_shown_on_demand(tmp_path, make_run):
     ]:
         config = {**run.config, "options": {**run.options, "data_dir": None, **options}}
         page = report_page(dataclasses.replace(run, config=config))
-        assert ("Sea" in page) == ("secret" in page) == are_public
+        assert ("Sea" in page) == ("secret" in page) == is_public
         assert "Ann" not in page and "client 1" in page
     failed = report_page(read_run(path, failure="Failed."), show_clients=True)
     assert "Sea" not in failed and "secret" not in failed

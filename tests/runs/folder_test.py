@@ -89,7 +89,7 @@ def test_warns_in_one_line_where_a_run_goes_on_with_another_stack(tmp_path, monk
         versions.update(numpy=numpy, stack=stack)
         run_folder.RunFolder.open(tmp_path, OPTIONS)
     same, other = caplog.messages
-    assert "goes on with" in same and "Bits" not in same
+    assert "resumes with" in same and "Bits" not in same
     assert "'stack': 'today'" in other and "\n" not in other
     assert other.endswith(" Bits differ between stacks where XLA compiles.")
 

@@ -8,7 +8,7 @@ import pytest
 from fedpersonal.errors import UserError
 from fedpersonal.runs.folder import RunFolder
 from fedpersonal.runs.metrics import MetricLog
-from fedpersonal.training.callbacks import Run
+from fedpersonal.training.callbacks import RunState
 
 
 def _rows(path):
@@ -27,7 +27,7 @@ class _Log:
 
     def __init__(self, path, *, after_round=0, digest=""):
         folder = RunFolder.open(path.parent, {})
-        self._run = Run(folder, 10, True, state=None, round_number=after_round)
+        self._run = RunState(folder, 10, True, state=None, round_number=after_round)
         self._log = MetricLog()
         self._log.digest = digest  # As a checkpoint says.
         self._log.on_start(self._run)

@@ -10,7 +10,7 @@ import pytest
 from fedpersonal.errors import UserError
 from fedpersonal.runs.folder import RunFolder
 from fedpersonal.runs.metrics import MetricLog
-from fedpersonal.training.callbacks import Run
+from fedpersonal.training.callbacks import RunState
 
 ROWS = [
     {"client": "007", "num_examples": 3, "rmse_after": 0.1},
@@ -25,7 +25,7 @@ def _folder(tmp_path):
     folder.write_summary({"rounds": 2, "test": {"rmse": np.float32(0.5)}})
     folder.write_boundary([{"name": "items", "shape": [2, 3]}])
     folder.write_per_client(ROWS)
-    log, run = MetricLog(), Run(folder, 2, True, state=None)
+    log, run = MetricLog(), RunState(folder, 2, True, state=None)
     log.on_start(run)
     for round_number, metrics in enumerate([{"loss": 0.1 + 0.2}, {"loss": np.nan, "n": 4}], 1):
         run.round_number, run.metrics = round_number, metrics

@@ -123,9 +123,7 @@ def test_another_model_is_refused_by_name(keras_run, load):
 def test_what_is_missing_is_named(keras_run, load, tmp_path):
     folder, _ = keras_run
     for forgotten in ("model", "algorithm"):
-        with pytest.raises(
-            fp.UserError, match="of one's own: give load_run its model, and.*, furl"
-        ):
+        with pytest.raises(fp.UserError, match="of a user's program: pass its model and.*, furl"):
             _ = load(folder, **{forgotten: None}).trained
     with pytest.raises(fp.UserError, match="finetuning_phases = 0, not 1"):
         phase = fp.GradientPhase("all", "all", SGD)

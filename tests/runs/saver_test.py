@@ -6,7 +6,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.runs.checkpoints import Checkpoint
 from fedpersonal.runs.folder import RunFolder
 from fedpersonal.runs.saver import Saver
-from fedpersonal.training.callbacks import Callback, Run
+from fedpersonal.training.callbacks import Callback, RunState
 
 
 class Counter(Callback):
@@ -27,7 +27,7 @@ class Storage:
 
 
 def resumed(folder, storage):
-    counter, run = Counter(), Run(folder, 5, False, state=0)
+    counter, run = Counter(), RunState(folder, 5, False, state=0)
     Saver(storage, [counter], every=1).resume(run)
     return run.round_number, run.state, run.train_wall_seconds, run.stop_reason, counter.count
 

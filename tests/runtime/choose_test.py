@@ -51,7 +51,7 @@ except Exception as error:
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        (_WITHOUT_TFF, "TensorFlow Federated is not installed here. Its own runtime"),
+        (_WITHOUT_TFF, "TensorFlow Federated is not installed here. Its runtime"),
         (_OTHER_KERAS, "tf.keras is Keras 3 here"),
     ],
     ids=["what TFF alone has", "Keras 3"],

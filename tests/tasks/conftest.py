@@ -13,8 +13,8 @@ from unittest import mock
 import pytest
 
 from benchmarks.tiny import MAIN, tiny_options, write_tables
+from fedpersonal.evaluation.baselines import strongest
 from fedpersonal.evaluation.client_metrics import find_metric
-from fedpersonal.evaluation.guess import strongest
 from fedpersonal.runs.record import RunRecord
 from fedpersonal.testing import open_folder, train
 

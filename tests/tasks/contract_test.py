@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from benchmarks.tiny import FOR_A_ROUND, RUN
 from fedpersonal.errors import UserError
+from fedpersonal.evaluation.baselines import strongest
 from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
-from fedpersonal.evaluation.guess import strongest
 from fedpersonal.methods.method import methods
 from fedpersonal.optimizers import build_server_optimizer
 from fedpersonal.report.run import read_run
@@ -99,7 +99,7 @@ def test_validation_tells_the_first_metric_of_a_task_by_which_sweeps_choose(tiny
     assert f"eval/{name}" in RunRecord(finished.path).metrics
     best, _ = strongest(finished.test["guesses"], name)
     experiment = finished.experiment
-    guesses = experiment.task.guesses(experiment, finished.data.validation)
+    guesses = experiment.task.baselines(experiment, finished.data.validation)
     assert name in guesses[best].metrics  # Of the same clients.
     known = read_run(finished.path)
     told = [n for n, value in finished.test.items() if isinstance(value, float)]
@@ -133,7 +133,7 @@ def check_that_it_opens_again(finished):
             assert found == pytest.approx({n: finished.test[n] for n in found}, rel=1e-5)
         if expected.kept:
             known, kept = loaded.kept_by(finished.data.train.client_ids)
-            np.testing.assert_array_equal(known, expected.known)
+            np.testing.assert_array_equal(known, expected.has_kept)
             equal_bits(kept, expected.kept)
 
 
@@ -151,9 +151,9 @@ def test_the_seed_fixes_a_run_that_ctrl_c_stops(tiny, task, name, tmp_path):
     expected = undisturbed.trained
     assert expected.loop.rounds_run == 0
     equal_bits(trained.arrays(), expected.arrays())
-    if trained.known is not None:
-        np.testing.assert_array_equal(trained.known, expected.known)
-        assert trained.known.any()
+    if trained.has_kept is not None:
+        np.testing.assert_array_equal(trained.has_kept, expected.has_kept)
+        assert trained.has_kept.any()
     initial = again.trainer.untrained().weights
     assert any((trained.weights[name] != value).any() for name, value in initial.items())
 
@@ -244,7 +244,7 @@ def test_fine_tuning_alone_tells_a_method_from_another(tiny, after_a_round):
         ("scaffold_finetuning", "all"),
         ("fed_dyn_finetuning", "all"),
     ):
-        alone = methods()[name].trains_as
+        alone = methods()[name].same_rounds_as
         equal_bits(after_a_round("movielens", name), after_a_round("movielens", alone))
         experiment = built(tiny, "movielens", name)
         (phase,) = experiment.evaluator.finetuning
@@ -269,7 +269,7 @@ def test_a_run_with_neighbours_predicts_as_it_was_evaluated(tiny, after_a_round)
                 losses = tf.keras.losses.sparse_categorical_crossentropy(labels, logits, True)
                 np.testing.assert_allclose(np.sum(losses), stage[place, 0], rtol=1e-5)
         assert abs(after - before).max() > 1e-2
-        with pytest.raises(UserError, match="for which a Keras model has no place"):
+        with pytest.raises(UserError, match="which a Keras model cannot"):
             loaded.to_keras(client, support=part.support)
 
 
@@ -308,9 +308,9 @@ def test_reptile_goes_a_part_of_the_way_of_fed_avg_and_then_steps_alike(tiny, af
         expected = start + 0.25 * (ends[name] - start)
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
     task = TASKS["movielens"]
-    assert task.settle(task.options(method="reptile")).server_learning_rate == 0.5
+    assert task.with_defaults(task.options(method="reptile")).server_learning_rate == 0.5
     adam = task.options(method="reptile", server_optimizer="adam")
-    assert task.settle(adam).server_learning_rate == 0.1
+    assert task.with_defaults(adam).server_learning_rate == 0.1
     (before,), (phase,) = experiment.evaluator.finetuning, experiment.algorithm.phases
     assert before.optimizer.__dict__ == phase.optimizer.__dict__
 
@@ -324,7 +324,7 @@ def test_a_server_that_remembers_goes_on_by_the_share_of_clients(tiny, after_a_r
     found = after_a_round("movielens", "fed_dyn", feddyn_alpha=1e-9, weighting="uniform")
     for key, value in average.items():
         # Rows that belong to one client each have no such sum.
-        remembered = 0.0 if key in experiment.trainer.model.owned else share
+        remembered = 0.0 if key in experiment.trainer.model.server_rows_per_client else share
         expected = start[key] + (1.0 + remembered) * (value - start[key])
         np.testing.assert_allclose(found[key], expected, rtol=1e-4, atol=1e-6, err_msg=key)
 

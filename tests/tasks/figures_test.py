@@ -39,7 +39,7 @@ def test_a_task_of_ones_own_says_what_its_clients_are():
 
 
 def test_one_client_is_singular():
-    one = figures.tested_text({**TEST, "num_clients": 1}, "seen user")
+    one = figures.population_text({**TEST, "num_clients": 1}, "seen user")
     assert one.startswith("test, 1 seen user (2")
     assert figures.unseen_text(UNSEEN, "accuracy", "writer") == (
         "1 writer who never took part: accuracy 0.5000 (the most frequent: 0.2500)"

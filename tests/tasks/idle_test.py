@@ -24,13 +24,13 @@ LAYERS = fp.Layers(("style",), ("head",), ("hidden",), ("style",), (), ("style",
 
 def made(method, options):
     """What a run is made of, with real optimizers, of which the oracle compares descriptions."""
-    options = DIGITS.settle(options)
+    options = DIGITS.with_defaults(options)
     algorithm = method.build(options, LAYERS)
     parts = [method.finetuning(options, LAYERS), algorithm.rebuilding]
     parts.append(method.local_layers(options, LAYERS))
     if algorithm.personal and algorithm.rebuilding:
         steps = [phase for phase in algorithm.phases if isinstance(phase, fp.GradientPhase)]
-        parts += [algorithm.rebuilding.of_copies(phase, "personal") for phase in steps]
+        parts += [algorithm.rebuilding.copy_rebuilding_phase(phase, "personal") for phase in steps]
     if algorithm.keeps:
         parts += [options.start, algorithm.max_local_update_norm]
     if method.trains:
@@ -51,7 +51,7 @@ def made(method, options):
         names = ("clients_per_round", "client_sampling", "shuffle")
         parts += [algorithm.weighting, *(getattr(options, name) for name in names)]
     elif method.trains:
-        parts.append(DIGITS.pool(options, 1000))
+        parts.append(DIGITS.central_batching(options, 1000))
     return describe(parts)
 
 
@@ -91,9 +91,9 @@ def test_an_option_of_any_method_changes_what_is_made_or_is_idle(name):
         return
     # A number of rounds that decays, and a server that reads all its options.
     plain = DIGITS.options(method=name, total_rounds=200, server_optimizer="yogi")
-    loose = dataclasses.replace(idle._planned(DIGITS, plain), has_local=True)
+    loose = dataclasses.replace(idle._planned_facts(DIGITS, plain), has_local=True)
     found = idle._idle(DIGITS, plain, plain.declarations(), loose)
-    candidates = {*idle._of_methods(DIGITS), *idle._OF_ROUNDS}
+    candidates = {*idle._method_options(DIGITS), *idle._ROUND_OPTIONS}
     assert len(candidates) > 50 and {*found} < candidates
     expected = made(method, plain)
     for option in candidates:
@@ -163,7 +163,7 @@ def test_an_option_of_another_method_is_refused_before_data_are_read(task, metho
 def test_an_option_without_an_effect_on_ratings_is_refused(tiny, values, typed, where):
     experiment = tiny.built(RATINGS, **{"method": "fed_recon", **values})
     source = tiny.source(RATINGS, experiment.options)
-    changed = RATINGS.settle(experiment.options.replace(**typed))
+    changed = RATINGS.with_defaults(experiment.options.replace(**typed))
     experiment = dataclasses.replace(experiment, options=changed)
     if where is None:
         idle.check_effects(experiment, source, typed)

@@ -51,7 +51,9 @@ def test_a_run_opens_with_its_model(tiny, task, tmp_path):
         features, labels = query.client(client)
         predictions = trained.predict(features, client=query.client_ids[client], support=support)
         assert len(predictions) == len(labels) and np.isfinite(predictions).all()
-    with pytest.raises(fp.UserError, match="knows its model .*: give load_run the folder alone"):
+    with pytest.raises(
+        fp.UserError, match="determines its model .*: pass only the folder to load_run"
+    ):
         _ = fp.load_run(path, algorithm=experiment.algorithm).trained
 
 
@@ -69,7 +71,7 @@ def test_the_best_round_s_model_is_tested(tiny, tmp_path, not_compiled):
     best = 1 + int(np.argmin(values))
     assert told["best_round"] == told["tested_round"] == best
     assert told["last_round"] == len(values) == chosen.summary["rounds"] == best + 2 < 12
-    assert "not got better" in told["stopped"]
+    assert "not improved" in told["stopped"]
     page = (chosen.path / "report.html").read_text(encoding="utf-8")
     (said,) = re.findall('id="validation">(.*?)<', page)
     assert f"{values[-1] - values[best - 1]:.4f} units of the rating worse; the model of" in said

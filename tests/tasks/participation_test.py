@@ -59,13 +59,16 @@ def test_noise_is_found_for_the_clients_that_may_be_drawn(tiny):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"over_selection": 0.3, "client_sampling": "poisson"}, "Poisson sampling wants no fixed"),
+        (
+            {"over_selection": 0.3, "client_sampling": "poisson"},
+            "with Poisson sampling that number is random",
+        ),
         (
             {"over_selection": 0.3, "dp_noise_multiplier": 1.0, "weighting": "uniform"},
             "over_selection uses the fastest",
         ),
-        ({"round_time_limit": 0.5}, "nobody reports so early"),
-        ({"lost_clients_keep": True}, "lost_clients_keep is of clients whose update is not used"),
+        ({"round_time_limit": 0.5}, "no client reports so early"),
+        ({"lost_clients_keep": True}, "lost_clients_keep has no effect without"),
         ({"lost_clients_keep": True, "lost_update_rate": 0.1}, "those of fed_recon keep none"),
         ({"lost_update_rate": 1.0}, "--lost_update_rate is 1.0"),
         ({"min_examples": 10**6}, "min_examples is 1000000, but no client has more than"),

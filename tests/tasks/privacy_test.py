@@ -9,7 +9,7 @@ import pytest
 import fedpersonal as fp
 from experiments import launch
 from fedpersonal.errors import UserError
-from fedpersonal.report.run import plain
+from fedpersonal.report.run import format_number
 from fedpersonal.tasks.find import all_tasks
 from fedpersonal.tasks.running import open_experiment
 from fedpersonal.training.budget import PrivacyBudget
@@ -35,7 +35,7 @@ def test_a_run_spends_what_it_may_and_says_so(tiny, task, noise):
     (line,) = launch._privacy_lines(finished.summary)
     page = (finished.path / "report.html").read_text(encoding="utf-8")
     for epsilon in (told["epsilon_secret_draw"], told["epsilon_public_draw"]):
-        assert f"{epsilon:.3f}" in line and plain(epsilon) in page
+        assert f"{epsilon:.3f}" in line and format_number(epsilon) in page
     # How often each client was drawn would tell a secret.
     columns = fp.RunFolder.read(finished.path).per_client.columns
     assert "rounds" not in columns and "never_drawn" not in finished.summary

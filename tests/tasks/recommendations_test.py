@@ -63,11 +63,11 @@ def test_shown_are_the_most_helped_and_the_most_hurt(tiny):
     middle = len(ranked) // 2
     expected = [*ranked[:2], *ranked[middle - 1 : middle + 1], *ranked[-2:]]
     assert [entry["client"] for entry in found["clients"]] == expected
-    assert [entry["group"] for entry in found["clients"][:2]] == ["most helped"] * 2
+    assert [entry["group"] for entry in found["clients"][:2]] == ["most improved"] * 2
     assert found["metric"] == "rmse"
     for entry in found["clients"]:
         gain = entry["before"] - entry["after"]
         assert gain == pytest.approx(gains[entry["client"]], abs=1e-5)
-        assert (gain > 0) == (entry["group"] != "most hurt") or "median" in entry["group"]
+        assert (gain > 0) == (entry["group"] != "worsened most") or "median" in entry["group"]
     page = report_page(read_run(finished.path), show_clients=True)
     assert page.count('class="panel picks"') == 6

@@ -27,7 +27,7 @@ def test_no_alarm(tiny, task, method):
         mixing = find_mixing(experiment.model.base, training=training)
         assert not mixing.rows and mixing.functions == ()
     audit = audit_experiment(experiment, rounds=2)
-    assert audit.found == []
+    assert audit.leaks == []
     crossing = [c.name for c in audit.crossings]
     for variable in experiment.model.global_variables if experiment.method.trains else ():
         assert sum(name.endswith(variable.name) for name in crossing) >= 2

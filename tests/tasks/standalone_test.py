@@ -46,7 +46,7 @@ def test_the_number_that_validates_best_is_chosen(tiny, curve, values, best, las
     experiment = tiny.build(TASK, method="local_only")
     assert experiment.options.standalone_epochs == best
     assert experiment.evaluator.finetuning[0].epochs == best
-    found = experiment.findings["standalone"]
+    found = experiment.client_facts["standalone"]
     assert (found["epochs"], found["metric"]) == (best, "accuracy")
     assert tried == [int(n) for n in found["validation"]] and max(tried) == last
 
@@ -57,7 +57,7 @@ def test_a_number_that_is_given_is_kept(tiny, curve):
     other = tiny.build(TASK, method="fed_avg_finetuning")
     assert not tried and given.evaluator.finetuning[0].epochs == 3
     assert other.evaluator.finetuning[0].epochs == other.options.finetuning_epochs
-    assert "standalone" not in {**given.findings, **other.findings}
+    assert "standalone" not in {**given.client_facts, **other.client_facts}
 
 
 def test_without_validation_clients_a_usual_number_is_taken(tiny, curve):

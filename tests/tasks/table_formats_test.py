@@ -32,7 +32,7 @@ def _tables(tmp_path, monkeypatch):
 
 def _read(name, **changes):
     task = all_tasks()[name]
-    options = task.settle(task.options(**{**TABLES[name], **changes}))
+    options = task.with_defaults(task.options(**{**TABLES[name], **changes}))
     return task.read(options)
 
 

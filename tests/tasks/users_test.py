@@ -30,7 +30,7 @@ def _read(tmp_path, monkeypatch):
 
     def read(name, **options):
         task = all_tasks()[name]
-        options = task.settle(task.options(**TABLES[name], **options))
+        options = task.with_defaults(task.options(**TABLES[name], **options))
         source = task.read(options)
         if name == "tv_shows":
             return source.fingerprint(), source.utterances.client_ids.tolist()

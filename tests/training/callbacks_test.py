@@ -196,7 +196,7 @@ def test_stops_after_so_many_values_that_are_no_better(tmp_path, values, options
     assert (stopping.best, stopping.best_round) == best
     is_last = rounds == len(values)
     assert is_last or result.stop_reason == (
-        f"eval/rmse has not got better since round {best[1]} ({float(best[0])})."
+        f"eval/rmse has not improved since round {best[1]} ({float(best[0])})."
     )
     assert len(RunFolder.read(tmp_path).metrics) == rounds
 
@@ -204,7 +204,7 @@ def test_stops_after_so_many_values_that_are_no_better(tmp_path, values, options
 def test_may_stop_without_ever_a_number(tmp_path, caplog):
     result = _run_watching(tmp_path, [np.nan] * 5, [EarlyStopping("eval/rmse", patience=3)])
     (said,) = caplog.messages
-    assert said.startswith("EarlyStopping watches eval/rmse, which is not a number in round 1:")
+    assert said.startswith("EarlyStopping watches eval/rmse, which is not a number in round 1, ")
     assert result.rounds_run == 3
     assert result.stop_reason == "eval/rmse was never a number."
 
@@ -218,7 +218,7 @@ def test_only_evaluated_rounds_count(tmp_path):
 def test_a_stopped_run_stays_stopped(tmp_path, capfd):
     values = [3, 4, 5, 6, 1, 1]
     first = _run_watching(tmp_path, values, [EarlyStopping("eval/rmse", patience=2)], progress=True)
-    said = "The run has ended after round 3: eval/rmse has not got better since round 1 (3.0)."
+    said = "The run has ended after round 3: eval/rmse has not improved since round 1 (3.0)."
     assert capfd.readouterr().err.splitlines()[-1] == said
     for total_rounds in (6, 60):
         again = _run_watching(

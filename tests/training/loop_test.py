@@ -17,7 +17,7 @@ import pytest
 from fedpersonal.errors import UserError
 from fedpersonal.runs import folder as run_folder
 from fedpersonal.training import loop
-from fedpersonal.training.callbacks import Run
+from fedpersonal.training.callbacks import RunState
 from fedpersonal.training.progress import Progress
 
 State = collections.namedtuple("State", ["weights", "rounds"])
@@ -251,26 +251,26 @@ def test_away_from_a_terminal_progress_is_some_lines(tmp_path, capfd):
     with pytest.raises(KeyboardInterrupt):
         _run(tmp_path, Process(stop_in=1), total_rounds=100, progress=True)
     assert capfd.readouterr().err == (
-        "Stopped before the end of the first round: nothing was begun.\n"
+        "Stopped before the end of the first round: there is nothing to resume.\n"
     )
     with pytest.raises(KeyboardInterrupt):
         _run(tmp_path, Process(stop_in=95), total_rounds=100, progress=True)
     first, last = capfd.readouterr().err.splitlines()
     assert first.startswith("round 1/100, 0 s: train/loss ") and "eval" not in first
-    assert last == "Stopped after round 94; the same command goes on from there."
+    assert last == "Stopped after round 94; the same command resumes the run."
     _run(tmp_path, total_rounds=100, progress=True)
     lines = capfd.readouterr().err.splitlines()
-    assert lines[0] == "Going on after round 94."
+    assert lines[0] == "Resuming after round 94."
     assert [line.partition(",")[0] for line in lines[1:]] == ["round 95/100", "round 100/100"]
     _run(tmp_path, total_rounds=100, progress=True)
     finished = "The run is finished: 100 rounds. With a larger --total_rounds (rounds= of fit) it "
-    assert capfd.readouterr().err == finished + "goes on from there.\n"
+    assert capfd.readouterr().err == finished + "resumes from there.\n"
 
 
 def test_lines_come_every_ten_seconds_with_the_time_left(tmp_path, capfd):
     now = 100.0
     progress = Progress(clock=lambda: now)
-    run = Run(None, 4000, True, state=None)
+    run = RunState(None, 4000, True, state=None)
     progress.on_start(run)
     for run.round_number in range(1, 4001):
         # The first round takes 8 s, others 4; each thousandth is evaluated.
@@ -300,8 +300,8 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path):
     with pytest.raises(UserError) as caught:
         _run(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path / 'metrics.csv'} has rounds, but the run has no checkpoint to go on from: put "
-        "back its checkpoints, or local_state.sqlite if clients keep local variables, or give "
+        f"{tmp_path / 'metrics.csv'} has rounds, but the run has no checkpoint to resume from: "
+        "restore its checkpoints, or local_state.sqlite if clients keep local variables, or give "
         "another folder."
     )
     assert (tmp_path / "metrics.csv").read_text() == rows

@@ -12,8 +12,8 @@ from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError
 from fedpersonal.methods.phases import GradientPhase, RidgePhase
 from fedpersonal.tff.optimizers import build_sgdm
+from fedpersonal.training.client_sampling import ClientSampling
 from fedpersonal.training.clients import ClientSampler
-from fedpersonal.training.draw import Draw
 from fedpersonal.training.participation import (
     ClientClock,
     Participation,
@@ -48,7 +48,7 @@ TWICE = SimpleNamespace(
 
 def draw(participation=None, train=TRAIN, **options):
     defaults = {"clients_per_round": WANTED, "batch_size": 1, "seed": SEED}
-    return Draw(TWICE, train, participation=participation, **{**defaults, **options})
+    return ClientSampling(TWICE, train, participation=participation, **{**defaults, **options})
 
 
 def stream(purpose, round_number=0):
@@ -164,26 +164,26 @@ def test_those_never_drawn_are_as_many_as_expected(sampling, asked):
         who = draw(Participation(**asked) if asked else None, sampling=sampling, seed=seed)
         found.append(sum(not own for own in who.attended_rounds(rounds).values()))
     deviation = np.std(found) / seeds**0.5
-    assert who.expect_never_drawn(rounds) == pytest.approx(np.mean(found), abs=3 * deviation)
+    assert who.expect_never_sampled(rounds) == pytest.approx(np.mean(found), abs=3 * deviation)
     # Who has too few examples is in no round, however many there are.
     barred = (COUNTS < asked.get("min_examples", 0)).sum()
-    assert who.expect_never_drawn(10_000) == pytest.approx(barred)
+    assert who.expect_never_sampled(10_000) == pytest.approx(barred)
 
 
 @pytest.mark.parametrize(
     ("rounds", "barred", "line"),
     [
-        (60, 0, "about 6 of 180 clients will never be drawn in 60 rounds of 10; 120 rounds would "
+        (60, 0, "about 6 of 180 clients will never be sampled in 60 rounds of 10; 120 rounds would "
                 "leave 0.2"),
         (120, 0, ""),
-        (120, 30, "about 30 of 180 clients will never be drawn in 120 rounds of 10"),
+        (120, 30, "about 30 of 180 clients will never be sampled in 120 rounds of 10"),
     ],
 )  # fmt: skip
 def test_few_rounds_are_warned_of(rounds, barred, line, caplog):
     ends = np.cumsum(np.repeat([1, 2], [barred, 180 - barred]))
     columns = {"x": np.zeros(ends[-1], np.float32)}
     train = ClientDataset([f"c{i}" for i in range(180)], np.append(0, ends), columns, columns["x"])
-    draw(Participation(min_examples=2), train, clients_per_round=10).warn_of_never_drawn(rounds)
+    draw(Participation(min_examples=2), train, clients_per_round=10).warn_of_never_sampled(rounds)
     assert [record.message for record in caplog.records] == [line] * bool(line)
 
 
@@ -200,9 +200,9 @@ def test_clients_of_unknown_size_drop_out_without_a_clock():
     assert "simulated_seconds" not in found and found["num_drawn"] == WANTED
     for options, said in (
         ({"min_examples": 3}, "min_examples is 3, but these clients are read when"),
-        ({"round_time_limit": 9.0}, "round_time_limit needs to know how many examples"),
-        ({"over_selection": 0.1}, "over_selection needs to know how many examples"),
-        ({"clock": ClientClock(speed_spread=0)}, "a clock needs to know how many examples"),
+        ({"round_time_limit": 9.0}, "round_time_limit requires the number of examples"),
+        ({"over_selection": 0.1}, "over_selection requires the number of examples"),
+        ({"clock": ClientClock(speed_spread=0)}, "a clock requires the number of examples"),
     ):
         with pytest.raises(UserError, match=said):
             draw(Participation(**options), train)
@@ -216,10 +216,10 @@ def test_clients_of_unknown_size_drop_out_without_a_clock():
         ({"over_selection": math.inf}, "over_selection=inf"),
         ({"min_examples": -1}, "min_examples=-1"),
         ({"round_time_limit": 0}, "round_time_limit=0"),
-        ({"round_time_limit": 1.0}, "nobody reports so early"),
+        ({"round_time_limit": 1.0}, "no client reports so early"),
         ({"clock": {"speed_spread": -1}}, "ClientClock: speed_spread=-1 is out of range"),
         ({"clock": {"example_seconds": math.nan}}, "ClientClock: example_seconds=nan"),
-        ({"lost_clients_keep": True, "dropout_rate": 0.5}, "of which there are none without"),
+        ({"lost_clients_keep": True, "dropout_rate": 0.5}, "has no effect without"),
     ],
     ids=str,
 )
@@ -232,11 +232,11 @@ def test_what_makes_no_sense_is_refused_in_a_line(options, said):
 
 def test_a_draw_that_contradicts_is_refused_in_a_line():
     more = Participation(over_selection=0.3)
-    more.check_draw("fixed", is_private=False)
-    with pytest.raises(UserError, match="Poisson sampling wants no fixed number"):
-        more.check_draw("poisson", is_private=False)
-    with pytest.raises(UserError, match="the epsilon of differential privacy counts on one"):
-        more.check_draw("fixed", is_private=True)
-    Participation(round_time_limit=5.0, min_examples=3).check_draw("poisson", is_private=True)
+    more.check_sampling("fixed", is_private=False)
+    with pytest.raises(UserError, match="with Poisson sampling that number is random"):
+        more.check_sampling("poisson", is_private=False)
+    with pytest.raises(UserError, match="the epsilon of differential privacy requires one"):
+        more.check_sampling("fixed", is_private=True)
+    Participation(round_time_limit=5.0, min_examples=3).check_sampling("poisson", is_private=True)
     with pytest.raises(UserError, match="min_examples is 99, but no client has more than 39"):
         Participation(min_examples=99).eligible(TRAIN)

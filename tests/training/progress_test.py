@@ -5,7 +5,7 @@ import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
 from fedpersonal.runs.folder import RunFolder
-from fedpersonal.training.callbacks import Run
+from fedpersonal.training.callbacks import RunState
 from fedpersonal.training.progress import Progress, TensorBoard
 
 
@@ -16,7 +16,7 @@ def _scalars(folder, tag):
 
 
 def _write(path, *, after_round, rows):
-    run = Run(RunFolder.open(path, {}), 10, True, state=None, round_number=after_round)
+    run = RunState(RunFolder.open(path, {}), 10, True, state=None, round_number=after_round)
     callback = TensorBoard()
     callback.on_start(run)
     for run.round_number, run.metrics in rows:
@@ -36,8 +36,8 @@ def test_shows_each_round_once(tmp_path):
 
 @pytest.mark.parametrize("options", [{}, {"dp_target_epsilon": 4.0}], ids=len)
 def test_a_finished_run_goes_on_where_its_noise_allows_that(tmp_path, capsys, options):
-    run = Run(RunFolder.open(tmp_path, options), 10, True, state=None, round_number=10)
+    run = RunState(RunFolder.open(tmp_path, options), 10, True, state=None, round_number=10)
     Progress().on_start(run)
     said = capsys.readouterr().err
     assert "The run is finished: 10 rounds." in said
-    assert ("it goes on from there" in said) == (not options)
+    assert ("it resumes from there" in said) == (not options)

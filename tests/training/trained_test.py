@@ -234,13 +234,15 @@ def test_columns_are_those_that_are_documented(trained_of):
         *(f"{name}_before", "loss_before", f"{name}_after", "loss_after", "round"),
     ]
     assert (table["num_examples"] == EXAMPLES // 3).all()  # The second of three batches.
-    guessed = trained.evaluate(data, guess={name: range(NUM_CLIENTS)})
+    guessed = trained.evaluate(data, baseline={name: range(NUM_CLIENTS)})
     assert {*guessed} == {*table, f"{name}_guess"}
     assert list(guessed[f"{name}_guess"]) == list(range(NUM_CLIENTS))
-    with pytest.raises(fp.UserError, match=f"guess has 'auc', which is no metric .*: loss, {name}"):
-        trained.evaluate(data, guess={"auc": [0.5] * NUM_CLIENTS})
-    with pytest.raises(fp.UserError, match=rf"guess\['{name}'\] must have the shape \[8\], got"):
-        trained.evaluate(data, guess={name: 0.5})
+    with pytest.raises(
+        fp.UserError, match=f"baseline has 'auc', which is no metric .*: loss, {name}"
+    ):
+        trained.evaluate(data, baseline={"auc": [0.5] * NUM_CLIENTS})
+    with pytest.raises(fp.UserError, match=rf"baseline\['{name}'\] must have the shape \[8\], got"):
+        trained.evaluate(data, baseline={name: 0.5})
 
 
 def test_clients_that_have_kept_need_no_support_set(trained_of):
@@ -306,5 +308,5 @@ def test_mistakes_are_named(trained_of):
         trained.predict(features, support=data)
     with pytest.raises(fp.UserError, match="lack the model's input 'item'; got .'x'."):
         trained.predict({"x": features["x"]})
-    with pytest.raises(fp.UserError, match="nobody has anything to predict: .* below 4"):
+    with pytest.raises(fp.UserError, match="no client has anything to predict: .* below 4"):
         trained.evaluate(data.subset([7]).head(4))

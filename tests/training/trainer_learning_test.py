@@ -133,7 +133,7 @@ def test_training_without_any_example_is_refused(dense_model, tmp_path):
     drawn = [few.cohort(number).client_ids[0] for number in range(1, 20)]
     rounds = drawn.index("c0") if "c0" in drawn else len(drawn)
     assert rounds
-    with pytest.raises(fp.UserError, match=f"in rounds 1 to {rounds}: no client that took part"):
+    with pytest.raises(fp.UserError, match=f"in rounds 1 to {rounds}: no sampled client has"):
         few.fit(rounds=rounds, folder=tmp_path, progress=False)
 
 
@@ -156,10 +156,13 @@ def test_batches_are_no_larger_than_a_client(dense_model):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"clients_of_round": lambda n: None, "local_steps": 2}, "local_steps is of a random draw"),
+        (
+            {"clients_of_round": lambda n: None, "local_steps": 2},
+            "local_steps requires randomly sampled",
+        ),
         (
             {"clients_of_round": lambda n: None, "client_sampling": "poisson"},
-            "client_sampling is of a random draw",
+            "client_sampling requires randomly sampled",
         ),
     ],
     ids=["steps", "sampling"],

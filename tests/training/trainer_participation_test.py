@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import fedpersonal as fp
-from fedpersonal.draws import Purpose, generator
+from fedpersonal.randomness import Purpose, generator
 
 CLIENTS, WANTED, ROUNDS, SEED, BATCH_SIZE = 14, 4, 4, 3, 4
 COUNTS = np.arange(CLIENTS) + 3
@@ -231,5 +231,5 @@ def test_what_does_not_fit_is_refused_in_a_line(model, data):
     with pytest.raises(fp.UserError, match="those of fed_recon keep none") as refused:
         trainer_of(model, data, "rebuilt", keeping)
     assert "\n" not in str(refused.value)
-    with pytest.raises(fp.UserError, match="clients drawn at random, not clients_of_round"):
+    with pytest.raises(fp.UserError, match="randomly sampled clients, not clients_of_round"):
         trainer_of(model, data, "kept", keeping, clients_of_round=lambda n: (data, np.arange(3)))

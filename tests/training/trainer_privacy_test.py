@@ -13,7 +13,7 @@ import tensorflow as tf
 from scipy import stats
 
 import fedpersonal as fp
-from fedpersonal.runs.folder import derived
+from fedpersonal.runs.folder import derive_secret
 
 CLIENTS, TRIED = 1000, 2000
 
@@ -120,7 +120,7 @@ def test_a_secret_is_kept_for_its_owner_until_the_run_has_ended(dense_model, dat
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     known = json.loads(secret.read_text(encoding="utf-8"))["secret"]
     written = [path.read_bytes() for path in folders[0].rglob("*") if path.is_file()]
-    for number in (known, *(str(derived(int(known, 16), n)) for n in ("noise", "clients"))):
+    for number in (known, *(str(derive_secret(int(known, 16), n)) for n in ("noise", "clients"))):
         assert sum(number.encode() in content for content in written) == (number == known)
     folders[1].mkdir()
     shutil.copy(secret, folders[1])
@@ -142,7 +142,7 @@ def test_a_damaged_secret_is_refused(dense_model, data, tmp_path):
 
 
 def test_nobody_is_told_who_was_drawn_in_secret(dense_model, data):
-    with pytest.raises(fp.UserError, match="who was drawn is secret"):
+    with pytest.raises(fp.UserError, match="the sampled clients are secret"):
         secret_trainer(dense_model(), data).attended_rounds(1)
 
 

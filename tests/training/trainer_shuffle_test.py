@@ -91,7 +91,7 @@ def test_idle_and_unknown_orders_are_refused(dense_model, data):
     with pytest.raises(ValueError, match="shuffle must be one of .*'epochs'.*, not 'often'"):
         make_trainer(model, data, shuffle="often")
     shuffle = ALGORITHM.shuffle("epochs", batch_size=3, seed=0)
-    with pytest.raises(fp.UserError, match="give the round_number"):
+    with pytest.raises(fp.UserError, match="pass the round_number"):
         fp.make_cohort(model, data, [0], execution=fp.Execution(3, shuffle=shuffle))
 
 

@@ -97,12 +97,17 @@ def test_clients_of_an_older_round_are_not_shown(trainer, data, tmp_path):
 def test_what_is_printed_is_a_line(trainer, data):
     some = data.subset([10, 11])
     with fit(trainer, 1) as trained:
-        found = [trainer, trained, trained.results(some, guess={"loss": [1, 2]}), trainer.cohort(1)]
+        found = [
+            trainer,
+            trained,
+            trained.results(some, baseline={"loss": [1, 2]}),
+            trainer.cohort(1),
+        ]
         found.append(trained.loop)
     expected = [
         r"<Trainer: \w+, 4 of 10 clients a round, batches of 4: 9 global \(shared/kernel, .*",
         r"<TrainedModel: \w+, round 1: 9 global .*, 4 local \(own/kernel, own/bias\)>",
-        r"<ClientResults: 2 clients, 16 .*loss \S+ \(before: \S+; mean client's guess: 1.5\)>",
+        r"<ClientResults: 2 clients, 16 .*loss \S+ \(before: \S+; baseline, mean .*: 1.5\)>",
         r"<Cohort: 4 clients in \d+ shards?>",
         r"LoopResult\(rounds_run=1, .*",
     ]
@@ -312,7 +317,7 @@ def test_early_stopping_ends_a_run(trainer, losses):
     stopping = fp.EarlyStopping("eval/loss", patience=2)
     with fit(trainer, validate=validate, rounds_per_eval=1, callbacks=[stopping]) as trained:
         assert trained.round_number == 4
-        assert "has not got better since round 2" in trained.loop.stop_reason
+        assert "has not improved since round 2" in trained.loop.stop_reason
 
 
 def test_a_best_metric_must_be_there(trainer):
@@ -433,5 +438,5 @@ def test_clipping_alone_has_no_epsilon(model, data, tmp_path):
 
 
 def test_privacy_wants_a_random_draw(model, data):
-    with pytest.raises(fp.UserError, match="counts on a random draw"):
+    with pytest.raises(fp.UserError, match="requires randomly sampled clients"):
         private_trainer(model, data, clients_of_round=lambda n: (data, np.arange(3)))

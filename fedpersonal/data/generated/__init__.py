@@ -1,4 +1,4 @@
-"""Made-up data with the traits of real ones, for tests, benchmarks and first steps.
+"""Synthetic data that resemble real data, for tests, benchmarks and first steps.
 
-The same options, seed included, give the same data.
+The same options, including the seed, give the same data.
 """

@@ -1,4 +1,4 @@
-"""A small corpus of made-up sentences in which what a word means depends on who writes it."""
+"""A small synthetic corpus in which the meaning of a word depends on the client."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 
 from fedpersonal.data.sentences import TextCorpus
 from fedpersonal.data.sources import check_count, check_counts
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
+from fedpersonal.randomness import Purpose, generator
 
 # Nouns, verbs and endings by topic; no word is in two places.
 TOPICS = {
@@ -55,14 +55,14 @@ TOPICS = {
 FUNCTION_WORDS = ("the", "a", ".", "today", "now", "then", "so", "maybe")
 _OPENERS = ("today", "now", "then", "so", "maybe")
 
-# A topic's first verb, and its first ending, has this share; the others share the rest evenly.
+# The share of a topic's first verb and of its first ending; the others share the rest evenly.
 FAVOURITE_SHARE = 0.6
 
 _SYLLABLES = [c + v for c in ("b", "dr", "f", "gl", "k", "m", "pl", "r", "v", "z") for v in "aiou"]
 
 
 def base_words() -> list[str]:
-    """The words that all clients share, with one meaning: 8 function words and 160 of topics."""
+    """Returns the words with one meaning for all clients: 8 function words, 160 of topics."""
     return [
         *FUNCTION_WORDS,
         *(w for parts in TOPICS.values() for part in parts for w in part.split()),
@@ -79,34 +79,34 @@ def generate_corpus(
     num_personal_words: int = 1000,
     personal_share: float = 0.7,
 ) -> TextCorpus:
-    """Draws sentences that a model predicts best once it knows what a client's own words mean.
+    """Generates sentences whose prediction depends on the meaning of a client's personal words.
 
-    There are eight topics. Each client has words of its own, drawn from a large pool of made-up
-    ones that all clients share, and for each of them a topic, drawn evenly and independently of
-    what the word means to other clients. It uses its first words more than its last. With
-    P and Q two of them, a personal sentence, with an opener in half of the cases, is
+    There are eight topics. Each client has personal words, sampled from a large pool of invented
+    words that all clients share. The topic of each personal word is sampled uniformly and
+    independently of its topic for other clients. A client uses its first words more than its last.
+    With two personal words P and Q, a personal sentence, with an opener in half of the cases, is
 
         [opener] P verb(P) the Q ending(Q) .
 
-    with a verb of P's topic and an ending of Q's; all others are plain, of a single topic:
+    with a verb of P's topic and an ending of Q's topic. All other sentences are plain, with a
+    single topic:
 
         [opener] the noun verb a noun ending .
 
-    Only verb(P) and ending(Q) depend on whose sentence it is: about 18% of all predictions,
-    with `EOS` among them. There, a model that knows the client's topics has an accuracy of at
-    most 0.6. One that does not has 0.6 / 8 with clients that it was not trained on, to whom the
-    word may mean anything, and a cross-entropy higher by log(8) = 2.08. So the best possible
-    gain over all predictions is 0.09 in accuracy and 0.37 in cross-entropy. One earlier sentence
-    with a word is enough to know its topic.
+    Only verb(P) and ending(Q) depend on the client: about 18% of all predictions, `EOS` included.
+    On these, a model with the client's topics reaches an accuracy of at most 0.6. For unseen
+    clients, a model without their topics reaches 0.6 / 8, and a cross-entropy higher by
+    log(8) = 2.08. So the best possible gain over all predictions is 0.09 in accuracy and 0.37 in
+    cross-entropy. One earlier sentence with a word reveals its topic.
 
     Args:
-        num_clients: How many clients there are, >= 1.
+        num_clients: The number of clients, >= 1.
         seed: >= 0.
-        min_sentences: The least sentences of a client, >= 2.
-        max_sentences: The most, >= `min_sentences`.
-        words_per_client: How many words of its own a client has, >= 2.
-        num_personal_words: The size of the pool that they are drawn from, at least
-            `words_per_client`. A smaller one has words as frequent as those of the topics.
+        min_sentences: The minimum number of sentences of a client, >= 2.
+        max_sentences: The maximum number of sentences of a client, >= `min_sentences`.
+        words_per_client: The number of personal words of a client, >= 2.
+        num_personal_words: The size of the pool of personal words, at least `words_per_client`. In
+            a small pool, personal words are as frequent as those of the topics.
         personal_share: The share of personal sentences, in [0, 1].
 
     Returns:
@@ -125,12 +125,12 @@ def generate_corpus(
 
     counts = rng.integers(min_sentences, max_sentences + 1, num_clients)
     clients = np.repeat(np.arange(num_clients), counts)
-    own_words = np.argsort(rng.random((num_clients, num_personal_words)), axis=1)
-    own_words = own_words[:, :words_per_client]
-    own_topics = rng.integers(0, len(TOPICS), own_words.shape)
-    sentences = _draw_sentences(rng, clients, own_words, own_topics, personal_share)
+    client_words = np.argsort(rng.random((num_clients, num_personal_words)), axis=1)
+    client_words = client_words[:, :words_per_client]
+    client_topics = rng.integers(0, len(TOPICS), client_words.shape)
+    sentences = _sample_sentences(rng, clients, client_words, client_topics, personal_share)
 
-    lexicon = [*base_words(), *_made_up_words(rng, num_personal_words)]
+    lexicon = [*base_words(), *_invented_words(rng, num_personal_words)]
     written = sentences >= 0
     return TextCorpus(
         name="generated",
@@ -142,14 +142,14 @@ def generate_corpus(
     )
 
 
-def _draw_sentences(
+def _sample_sentences(
     rng: np.random.Generator,
     clients: np.ndarray,
-    own_words: np.ndarray,
-    own_topics: np.ndarray,
+    client_words: np.ndarray,
+    client_topics: np.ndarray,
     personal_share: float,
 ) -> np.ndarray:
-    """Returns a sentence of each of the `clients` a row, (n, 8), -1 where there is no word."""
+    """Returns a sentence for each of the `clients`, (n, 8) words, -1 for no word."""
     number = {word: i for i, word in enumerate(base_words())}
     # The words of each topic, (topics, words) for nouns, verbs and endings.
     nouns, verbs, endings = (
@@ -158,14 +158,16 @@ def _draw_sentences(
     )
     n = clients.size
 
-    def draw(words: np.ndarray, topic: np.ndarray, first_share: float | None = None) -> np.ndarray:
+    def sample(
+        words: np.ndarray, topic: np.ndarray, first_share: float | None = None
+    ) -> np.ndarray:
         others = words.shape[1] - 1
         first_share = 1 / (others + 1) if first_share is None else first_share
         shares = [first_share, *[(1 - first_share) / others] * others]
         return words[topic, rng.choice(others + 1, n, p=shares)]
 
-    usage = 1.0 / (6.0 + np.arange(own_words.shape[1]))
-    # The two largest of such keys are a draw of two without replacement, weighted by usage.
+    usage = 1.0 / (6.0 + np.arange(client_words.shape[1]))
+    # The two largest keys sample two words without replacement, weighted by usage.
     keys = np.log(rng.random((n, usage.size))) / usage
     first, second = np.argsort(-keys, axis=1)[:, :2].T
     pool = len(number)
@@ -174,11 +176,11 @@ def _draw_sentences(
     the, end = np.full(n, number["the"]), np.full(n, number["."])
     personal = [
         opener,
-        pool + own_words[clients, first],
-        draw(verbs, own_topics[clients, first], FAVOURITE_SHARE),
+        pool + client_words[clients, first],
+        sample(verbs, client_topics[clients, first], FAVOURITE_SHARE),
         the,
-        pool + own_words[clients, second],
-        draw(endings, own_topics[clients, second], FAVOURITE_SHARE),
+        pool + client_words[clients, second],
+        sample(endings, client_topics[clients, second], FAVOURITE_SHARE),
         end,
         np.full(n, -1),
     ]
@@ -186,18 +188,18 @@ def _draw_sentences(
     plain = [
         opener,
         the,
-        draw(nouns, topic),
-        draw(verbs, topic, FAVOURITE_SHARE),
+        sample(nouns, topic),
+        sample(verbs, topic, FAVOURITE_SHARE),
         np.full(n, number["a"]),
-        draw(nouns, topic),
-        draw(endings, topic, FAVOURITE_SHARE),
+        sample(nouns, topic),
+        sample(endings, topic, FAVOURITE_SHARE),
         end,
     ]
     is_personal = rng.random((n, 1)) < personal_share
     return np.where(is_personal, np.stack(personal, axis=1), np.stack(plain, axis=1))
 
 
-def _made_up_words(rng: np.random.Generator, count: int) -> list[str]:
+def _invented_words(rng: np.random.Generator, count: int) -> list[str]:
     """Returns distinct words of three syllables, none of them a word of the topics."""
     codes = rng.choice(len(_SYLLABLES) ** 3, count, replace=False)
     syllables = np.array(_SYLLABLES, object)

@@ -1,4 +1,4 @@
-"""Made-up sentences that are best predicted by who knows the speaker and the place."""
+"""Synthetic dialogues whose prediction depends on the speaker and the place."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 from fedpersonal.data.sources import check_count, check_counts
 from fedpersonal.data.utterances import Utterances
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
+from fedpersonal.randomness import Purpose, generator
 
-# By context: people, what they do, to what, and where or when; no word is in both contexts.
+# Context to persons, verbs, objects, and places or times; no word is in both contexts.
 CONTEXTS = {
     "harbour town": (
         "captain fisherman sailor pilot smuggler widow cook lighthouse-keeper",
@@ -28,15 +28,15 @@ CONTEXTS = {
     ),
 }
 
-# Habits that have nothing to do with where the speaker is; the empty one is to have none.
+# Habits of speakers that are independent of the context; "" is no habit.
 OPENERS = ("", "well, ", "listen, ", "honestly, ", "my friend, ", "ha, ", "I fear ", "they say ")
 ENDINGS = ("", ", you know", ", I swear", ", mark my words", ", as always", ", or so I heard")
 MARKS = (".", "!", "...", "?")
 
-# The lower, the fewer of the words of each kind a speaker uses.
+# A lower number restricts a speaker to fewer words of each kind.
 _HABIT_CONCENTRATION = 0.3
 
-# The higher, the more alike the speakers are in how much they say.
+# A higher number makes the speakers' numbers of sentences more alike.
 _SHARE_CONCENTRATION = 8.0
 
 
@@ -45,8 +45,8 @@ class GeneratedDialogues:
     """Sentences of two places.
 
     Attributes:
-        named: Of the users whom a model is made for.
-        others: Of further users, to train a model on before; none of them is among the `named`.
+        named: The sentences of the users that a model is made for.
+        others: The sentences of other users, to pretrain a model; disjoint from the `named` users.
     """
 
     named: Utterances
@@ -61,19 +61,19 @@ def generate_dialogues(
     num_other_utterances: int = 6000,
     seed: int,
 ) -> GeneratedDialogues:
-    """Draws sentences of a harbour town and of a mountain court.
+    """Generates sentences of a harbour town and of a mountain court.
 
-    A sentence is "the", a person, a verb, "the", an object, and a place or time, each of the
-    context's own words, with an opener, an ending and a mark that are common to both contexts.
-    Every speaker is in one context, and has own shares of all of these, drawn from Dirichlet
-    distributions; so who knows the context predicts better than who does not, and who knows the
-    speaker better still.
+    A sentence is "the", a person, a verb, "the", an object, and a place or time, all words of the
+    context, with an opener, an ending and a mark that are common to both contexts. Each speaker is
+    in one context and has individual frequencies of all of these, sampled from Dirichlet
+    distributions. So knowledge of the context improves predictions, and knowledge of the speaker
+    improves them further.
 
     Args:
-        users_per_context: How many named users each of the two contexts has, >= 1.
-        num_utterances: How many sentences all named users have together, >= 3 a user.
-        others_per_context: How many other users each of the two contexts has, >= 1.
-        num_other_utterances: How many sentences they have together, >= 3 a user.
+        users_per_context: The number of named users of each of the two contexts, >= 1.
+        num_utterances: The number of sentences of all named users, >= 3 a user.
+        others_per_context: The number of other users of each of the two contexts, >= 1.
+        num_other_utterances: The number of sentences of all other users, >= 3 a user.
         seed: >= 0.
 
     Returns:
@@ -88,12 +88,16 @@ def generate_dialogues(
     check_count("num_other_utterances", num_other_utterances, minimum=3 * sum(others_per_context))
     rng = generator(Purpose.GENERATED_DIALOGUES, check_count("seed", seed))
     return GeneratedDialogues(
-        _draw(rng, "generated_dialogues", "speaker", users_per_context, num_utterances),
-        _draw(rng, "generated_others", "passer-by", others_per_context, num_other_utterances),
+        _generate_utterances(
+            rng, "generated_dialogues", "speaker", users_per_context, num_utterances
+        ),
+        _generate_utterances(
+            rng, "generated_others", "passer-by", others_per_context, num_other_utterances
+        ),
     )
 
 
-def _draw(
+def _generate_utterances(
     rng: np.random.Generator, name: str, role: str, numbers: Sequence[int], num_utterances: int
 ) -> Utterances:
     user_contexts = np.repeat(np.arange(len(numbers)), numbers)
@@ -104,13 +108,15 @@ def _draw(
         name=name,
         client_ids=np.array([f"{role} {i:02}" for i in range(user_contexts.size)], object),
         offsets=np.append(0, np.cumsum(counts)),
-        texts=np.concatenate([_say(rng, contexts[c], n) for c, n in zip(user_contexts, counts)]),
+        texts=np.concatenate(
+            [_generate_sentences(rng, contexts[c], n) for c, n in zip(user_contexts, counts)]
+        ),
         labels=np.repeat(user_contexts, counts),
         label_names=np.array(list(CONTEXTS), object),
     )
 
 
-def _say(rng: np.random.Generator, context: tuple, count: int) -> np.ndarray:
+def _generate_sentences(rng: np.random.Generator, context: tuple, count: int) -> np.ndarray:
     """Returns sentences of a new speaker, (count,) str objects."""
 
     def pick(choices: Sequence[str]) -> np.ndarray:

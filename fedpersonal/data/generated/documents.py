@@ -1,4 +1,4 @@
-"""Made-up labelled comments whose labels are best predicted by who knows the users."""
+"""Synthetic labelled comments whose prediction depends on the user."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import numpy as np
 from fedpersonal.data.generated.corpus import TOPICS
 from fedpersonal.data.labelled_texts import LabelledTexts
 from fedpersonal.data.sources import check_count
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
+from fedpersonal.randomness import Purpose, generator
 
-# The share of comments that are about nothing but the topic of their subreddit.
+# The share of comments with words of a single topic, that of their subreddit.
 CLEAR_SHARE = 0.3
 
-# The lower, the fewer subreddits a user writes to.
+# A lower number restricts a user to fewer subreddits.
 _PREFERENCE_CONCENTRATION = 0.3
 
 _OPENERS = ("", "today ", "now ", "then ", "so ", "maybe ")
@@ -26,17 +26,17 @@ def generate_subreddits(
     texts_per_user: tuple[int, int] = (20, 60),
     seed: int,
 ) -> LabelledTexts:
-    """Draws comments of users who prefer some subreddits, which many comments leave open.
+    """Generates ambiguous comments of users who prefer certain subreddits.
 
-    A subreddit is a topic. A share `CLEAR_SHARE` of the comments has three words of its topic, all
-    others one of its topic and two of other topics, in any order. So who knows the words has an
-    accuracy of 0.3 + 0.7 / 3 = 0.53. How often a user writes to each of the subreddits is drawn
-    from a Dirichlet distribution: who knows that too has about 0.85.
+    A subreddit is a topic. A share `CLEAR_SHARE` of the comments has three words of its topic. All
+    others have one word of their topic and two words of other topics, in random order. So a model
+    of the words reaches an accuracy of 0.3 + 0.7 / 3 = 0.53. Each user's frequencies of subreddits
+    are sampled from a Dirichlet distribution; a model that knows them, too, reaches about 0.85.
 
     Args:
-        num_users: How many users there are, >= 1.
-        num_labels: How many subreddits there are, from 3 to 8.
-        texts_per_user: The least and the most comments of a user, >= 1.
+        num_users: The number of users, >= 1.
+        num_labels: The number of subreddits, from 3 to 8.
+        texts_per_user: The minimum and maximum number of comments of a user, >= 1.
         seed: >= 0.
 
     Returns:
@@ -48,7 +48,7 @@ def generate_subreddits(
     rng, offsets = _start(num_users, texts_per_user, seed)
     users = np.repeat(np.arange(num_users), np.diff(offsets))
     preferences = rng.dirichlet(np.full(num_labels, _PREFERENCE_CONCENTRATION), num_users)
-    # The first label up to which the shares sum to more than a draw from [0, 1).
+    # The first label at which the cumulative share exceeds a random number in [0, 1).
     passed = np.cumsum(preferences, axis=1)[users] <= rng.random((users.size, 1))
     labels = np.minimum(passed.sum(axis=1), num_labels - 1)
 
@@ -65,7 +65,7 @@ def generate_subreddits(
 def _start(
     num_users: int, texts_per_user: tuple[int, int], seed: int
 ) -> tuple[np.random.Generator, np.ndarray]:
-    """Checks the options, and returns the generator and the users' offsets."""
+    """Checks options; returns the random generator and the users' offsets."""
     check_count("num_users", num_users, minimum=1)
     try:
         least, most = texts_per_user
@@ -83,8 +83,10 @@ def _write(rng: np.random.Generator, topics: np.ndarray) -> np.ndarray:
         np.array([part.split() for part in parts], object) for parts in zip(*TOPICS.values())
     )
 
-    def draw(words: np.ndarray, place: int) -> np.ndarray:
+    def sample(words: np.ndarray, place: int) -> np.ndarray:
         return words[topics[:, place], rng.integers(0, words.shape[1], len(topics))]
 
     opener = np.array(_OPENERS, object)[rng.integers(0, len(_OPENERS), len(topics))]
-    return opener + "the " + draw(nouns, 0) + " " + draw(verbs, 1) + " a " + draw(nouns, 2) + "."
+    return (
+        opener + "the " + sample(nouns, 0) + " " + sample(verbs, 1) + " a " + sample(nouns, 2) + "."
+    )

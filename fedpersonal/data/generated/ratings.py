@@ -1,4 +1,4 @@
-"""Made-up ratings with the traits of real ones, for tests and benchmarks."""
+"""Synthetic ratings that resemble real ones, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 
 from fedpersonal.data.ratings import Ratings
 from fedpersonal.data.sources import check_count, check_counts
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
+from fedpersonal.randomness import Purpose, generator
 
 
 def generate_ratings(
@@ -19,21 +19,21 @@ def generate_ratings(
     min_ratings: int = 20,
     max_ratings: int = 200,
 ) -> Ratings:
-    """Draws ratings of 1 to 5 stars from a low-rank model with user and item biases.
+    """Generates ratings of 1 to 5 stars by a low-rank model with user and item biases.
 
-    Few items are rated by many and most by few; few users rate much and most little. Items that
-    nobody happens to rate are still counted, so that tables have `num_items` rows.
+    Few items and few users have many ratings, and most have few. Items without ratings are still
+    counted, so that tables have `num_items` rows.
 
     Args:
-        num_users: How many users there are, >= 1.
-        num_items: How many items there are, >= 1.
+        num_users: The number of users, >= 1.
+        num_items: The number of items, >= 1.
         seed: >= 0.
-        rank: The number of factors in which tastes differ, >= 1.
-        min_ratings: The least ratings of a user, >= 1.
-        max_ratings: The most, >= `min_ratings`; never more than `num_items`.
+        rank: The number of factors of users' tastes, >= 1.
+        min_ratings: The minimum number of ratings of a user, >= 1.
+        max_ratings: The maximum number, >= `min_ratings`; reduced to `num_items`.
 
     Returns:
-        The ratings, named "synthetic"; times are seconds, and no user's are equal.
+        The ratings, named "synthetic"; times are seconds, distinct for each user.
     """
     check_counts(1, num_users=num_users, num_items=num_items, rank=rank, min_ratings=min_ratings)
     check_count("max_ratings", max_ratings, minimum=min_ratings)
@@ -47,7 +47,7 @@ def generate_ratings(
     counts = np.clip(np.exp(spread).astype(np.int64), min_ratings, max_ratings)
     popularity = 1.0 / (10.0 + rng.permutation(num_items))
     cumulative = np.cumsum(popularity / popularity.sum())
-    items = np.concatenate([_draw_items(rng, cumulative, count) for count in counts])
+    items = np.concatenate([_sample_items(rng, cumulative, count) for count in counts])
     users = np.repeat(np.arange(num_users), counts)
 
     user_factors = rng.normal(size=(num_users, rank))
@@ -71,17 +71,17 @@ def generate_ratings(
     )
 
 
-def _draw_items(rng: np.random.Generator, cumulative: np.ndarray, count: int) -> np.ndarray:
-    """Draws `count` distinct items, (count,), the popular ones more often."""
+def _sample_items(rng: np.random.Generator, cumulative: np.ndarray, count: int) -> np.ndarray:
+    """Samples `count` distinct items, (count,), in proportion to popularity."""
     num_items = cumulative.size
     if 4 * count > num_items:
-        # Drawing again would mostly repeat: weigh all items at once, which are few then.
+        # Rejection would discard most samples: sample from all items at once, which are few.
         weights = np.diff(cumulative, prepend=0.0)
         return np.argsort(rng.exponential(size=num_items) / weights)[:count]
     items = np.empty(0, np.int64)
     while items.size < count:
-        drawn = np.searchsorted(cumulative, rng.random(2 * count), side="right")
-        items = np.concatenate([items, np.minimum(drawn, num_items - 1)])
+        sampled = np.searchsorted(cumulative, rng.random(2 * count), side="right")
+        items = np.concatenate([items, np.minimum(sampled, num_items - 1)])
         _, first = np.unique(items, return_index=True)
         items = items[np.sort(first)]
     return items[:count]

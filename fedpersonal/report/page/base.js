@@ -1,4 +1,4 @@
-// What all charts share. Texts of others reach the page as text nodes alone.
+// Functions of all charts. Untrusted texts reach the page only as text nodes.
 const data = JSON.parse(document.getElementById("data").textContent);
 const charts = {};
 const redraws = [];
@@ -40,7 +40,7 @@ function bytes(value) {
   return `${number(value, 3)} ${units[unit]}`;
 }
 
-// Least and greatest of the finite numbers, a little apart where they are one.
+// Least and greatest of the finite numbers; a little apart if they are equal.
 function extent(values) {
   let low = Infinity;
   let high = -Infinity;
@@ -53,7 +53,7 @@ function extent(values) {
   return low < high ? [low, high] : [low - (Math.abs(low) || 1) / 10, high + (Math.abs(high) || 1) / 10];
 }
 
-// What an axis shows of some values; `log` only where there is a logarithm.
+// The domain of an axis for values; `log` only if a value has a logarithm.
 function span(values, log = false) {
   const above = values.filter((value) => value > 0);
   const isLog = log && above.length > 0;
@@ -63,7 +63,7 @@ function span(values, log = false) {
   return { domain: [low - margin, high + margin], log: false };
 }
 
-// Maps what an axis shows to pixels; NaN where it does not show a value.
+// Maps values in an axis's domain to pixels; NaN for values that it cannot show.
 function scale({ domain: [low, high], log = false }, [from, to]) {
   const bend = log ? Math.log : (value) => value;
   const [start, end] = [bend(low), bend(high)];
@@ -73,16 +73,16 @@ function scale({ domain: [low, high], log = false }, [from, to]) {
   return place;
 }
 
-// About `count` round numbers in a scale's domain, and at least three where parts of 1 may be.
+// About `count` round numbers in a scale's domain, and at least three unless only whole numbers fit.
 function ticks(place, count) {
   const [low, high] = place.domain;
   if (place.log && high / low > 8) {
-    const found = [];
+    const candidates = [];
     const wide = high / low > 1e4;
     for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) {
-      for (const digit of wide ? [1] : [1, 2, 5]) found.push(digit * 10 ** power);
+      for (const digit of wide ? [1] : [1, 2, 5]) candidates.push(digit * 10 ** power);
     }
-    const inside = found.filter((value) => value >= low && value <= high);
+    const inside = candidates.filter((value) => value >= low && value <= high);
     const every = Math.ceil(inside.length / (count + 1));
     return inside.filter((_, index) => index % every === 0);
   }
@@ -90,14 +90,14 @@ function ticks(place, count) {
   const power = 10 ** Math.floor(Math.log10(raw));
   const steps = [10, 5, 2.5, 1, 0.5].map((digit) => digit * power);
   const multiples = (step) => {
-    const found = [];
-    for (let i = Math.ceil(low / step); i * step <= high + step / 1e6; i++) found.push(i * step + 0);
-    return found;
+    const values = [];
+    for (let i = Math.ceil(low / step); i * step <= high + step / 1e6; i++) values.push(i * step + 0);
+    return values;
   };
   const usual = multiples([1, 2, 5, 10].map((digit) => digit * power).find((each) => each >= raw));
   if (usual.length > 2) return usual;
   const finer = steps.filter((step) => !place.isWhole || Number.isInteger(step)).map(multiples);
-  return finer.find((found) => found.length > 2) || usual;
+  return finer.find((values) => values.length > 2) || usual;
 }
 
 // Draws grid, ticks and labels around a plot: `box` has left, right, top, bottom in pixels.
@@ -124,7 +124,7 @@ function drawAxes(root, box, x, y, labels, format = {}) {
   if (labels.y) root.append(svg("text", { x: 2, y: 12 }, labels.y));
 }
 
-// An SVG as wide as its place, with the box for what is plotted.
+// An SVG as wide as its container, with the box of the plot area.
 function frame(place, ratio, most, margins = {}) {
   const width = Math.max(240, Math.round(place.clientWidth));
   const height = Math.round(Math.min(most, width * ratio));
@@ -133,8 +133,8 @@ function frame(place, ratio, most, margins = {}) {
   return { root, width, height, box: { left, right: width - right, top, bottom: height - bottom } };
 }
 
-// Runs a drawing now, and whenever the width or the colours change.
-function drawn(draw) {
+// Draws a chart now, and again whenever the width or the colours change.
+function drawAndRedraw(draw) {
   redraws.push(draw);
   draw();
 }
@@ -160,14 +160,14 @@ function choose(label, options, onChange) {
   return html("label", {}, label, select);
 }
 
-// Where an event is, in units of the SVG.
+// The position of an event, in units of the SVG.
 function within(event, root) {
   const place = root.getBoundingClientRect();
   const zoom = root.viewBox.baseVal.width / place.width;
   return [(event.clientX - place.left) * zoom, (event.clientY - place.top) * zoom];
 }
 
-// Lets the arrow keys move a read-out of a place, which ends with the pointer or the focus.
+// Lets the arrow keys move the read-out of a chart, which ends when the pointer or the focus leaves.
 function readByKeys(place, leave, move) {
   place.onpointerleave = leave;
   place.onblur = leave;
@@ -179,14 +179,14 @@ function readByKeys(place, leave, move) {
   };
 }
 
-// Where a point of the SVG is on the screen.
+// The position of a point of the SVG on the screen.
 function onScreen(root, x, y) {
   const place = root.getBoundingClientRect();
   const zoom = place.width / root.viewBox.baseVal.width;
   return [place.left + x * zoom, place.top + y * zoom];
 }
 
-// A canvas over an SVG, sharp on any screen.
+// A canvas over an SVG, sharp on every screen.
 function canvasOver(place, width, height) {
   const sharp = Math.max(2, devicePixelRatio || 1);
   const canvas = html("canvas", { width: width * sharp, height: height * sharp, "aria-hidden": "true" });

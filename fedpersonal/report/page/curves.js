@@ -1,9 +1,9 @@
-// Panels of curves: {panels: [{label, meaning, lower, series: [{name, color, round, y, ...}]}]}. A series may
-// have `seconds` and `bytes` beside `round`, `low` and `high` for a band around y, and `dash`.
+// Panels of curves: {panels: [{label, meaning, lower, series: [{name, color, round, y, ...}]}]}. Besides `round`,
+// a series may have `seconds` and `bytes`; `low` and `high` for a band around y; and `dash`.
 const X_AXES = {
   round: ["round", number],
   seconds: ["seconds in rounds", number],
-  bytes: ["bytes of all clients so far", bytes],
+  bytes: ["bytes of all clients, cumulative", bytes],
 };
 
 charts.curves = (figure, { panels }) => {
@@ -29,7 +29,7 @@ charts.curves = (figure, { panels }) => {
     ),
     html("div", { class: "panels" }, ...places),
   );
-  drawn(draw);
+  drawAndRedraw(draw);
 };
 
 function headOf({ label, meaning, lower, series }) {
@@ -46,7 +46,7 @@ function keyOf({ name, color, dash }) {
   return html("span", {}, svg("svg", { width: 22, height: 10 }, line), name);
 }
 
-const FEW = 30; // Points that are marked, and not smoothed.
+const FEW = 30; // Curves of at most this many points have markers and are not smoothed.
 
 // The mean of each point and its neighbours.
 function smoothed(values, share) {
@@ -97,7 +97,7 @@ function drawPanel(panel, { label, series }, state) {
   readOut(place, root, hair, curves, x, box, (at) => `${xLabel} ${xFormat(at)}`);
 }
 
-// Shows the values nearest to the pointer, or to where arrow keys have come.
+// Shows the values nearest to the pointer, or to the position chosen by arrow keys.
 function readOut(place, root, hair, curves, x, box, title) {
   const stops = [...new Set(curves.flatMap((one) => one.x))].sort((a, b) => a - b);
   let at = stops.length - 1;
@@ -126,12 +126,12 @@ function readOut(place, root, hair, curves, x, box, title) {
   });
 }
 
-// The place of the number nearest to another.
-function nearest(values, wanted) {
-  let [found, least] = [0, Infinity];
+// The index of the number nearest to a target.
+function nearest(values, target) {
+  let [index, least] = [0, Infinity];
   values.forEach((value, i) => {
-    const away = Math.abs(value - wanted);
-    if (away < least) [found, least] = [i, away];
+    const distance = Math.abs(value - target);
+    if (distance < least) [index, least] = [i, distance];
   });
-  return found;
+  return index;
 }

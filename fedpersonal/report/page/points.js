@@ -1,24 +1,24 @@
-// Points: clients, which a pointer or the arrow keys read out, and rows of a table.
+// Scatter plots of clients and of a table's rows, which the pointer or the arrow keys read out.
 const CIRCLE = "M-5 0 a5 5 0 1 0 10 0 a5 5 0 1 0 -10 0";
 const TRIANGLE = "M0 -6 L6 5 L-6 5 Z";
-const NEAR = 24; // Pixels around a point in which it is pointed at.
+const NEAR = 24; // Pixels around a point in which the pointer selects it.
 
-// Draws points {x, y (pixels, NaN for none), size, color, isHurt, text} over an SVG; those that are
-// hurt are triangles. Keys go through points in their order.
+// Draws points {x, y (pixels, NaN for none), size, color, isWorse, text} over an SVG; worse ones are
+// triangles. Arrow keys step through points in their order.
 function drawPoints(place, { root, width, height }, points) {
   place.replaceChildren(root);
   const context = canvasOver(place, width, height);
-  const known = points.filter(({ x, y }) => isNumber(x) && isNumber(y));
-  // Large ones first, so that small ones are not covered; those that are hurt last.
-  const order = [...known].sort((a, b) => a.isHurt - b.isHurt || b.size - a.size);
+  const visible = points.filter(({ x, y }) => isNumber(x) && isNumber(y));
+  // Large points first, so that they do not cover small ones; worse points last.
+  const order = [...visible].sort((a, b) => a.isWorse - b.isWorse || b.size - a.size);
   const [circle, triangle] = [new Path2D(CIRCLE), new Path2D(TRIANGLE)];
-  const [hurt, usual] = [color("hurt"), points.length ? color(points[0].color) : ""];
-  for (const { x, y, size, isHurt } of order) {
+  const [worse, usual] = [color("worse"), points.length ? color(points[0].color) : ""];
+  for (const { x, y, size, isWorse } of order) {
     context.save();
     context.translate(x, y);
     context.scale(size, size);
-    [context.fillStyle, context.globalAlpha] = isHurt ? [hurt, 0.8] : [usual, 0.5];
-    context.fill(isHurt ? triangle : circle);
+    [context.fillStyle, context.globalAlpha] = isWorse ? [worse, 0.8] : [usual, 0.5];
+    context.fill(isWorse ? triangle : circle);
     context.restore();
   }
   if (!points.some(({ text }) => text)) return;
@@ -26,7 +26,7 @@ function drawPoints(place, { root, width, height }, points) {
   place.append(svg("svg", { viewBox: `0 0 ${width} ${height}`, style: "position: absolute; inset: 0" }, ring));
   let at = -1;
   const show = (point, px, py) => {
-    at = known.indexOf(point);
+    at = visible.indexOf(point);
     fill(ring, { cx: point.x, cy: point.y, r: 5 * point.size + 4, visibility: "visible" }, []);
     tip.show(point.text(), px, py);
   };
@@ -36,13 +36,13 @@ function drawPoints(place, { root, width, height }, points) {
   };
   place.onpointermove = (event) => {
     const [px, py] = within(event, root);
-    const away = known.map(({ x, y }) => Math.hypot(x - px, y - py));
-    const i = nearest(away, 0);
-    if (away[i] < NEAR) show(known[i], event.clientX, event.clientY);
+    const distances = visible.map(({ x, y }) => Math.hypot(x - px, y - py));
+    const i = nearest(distances, 0);
+    if (distances[i] < NEAR) show(visible[i], event.clientX, event.clientY);
     else leave();
   };
   readByKeys(place, leave, (step) => {
-    const point = known[Math.max(0, Math.min(known.length - 1, (at < 0 ? -Math.sign(step) : at) + step))];
+    const point = visible[Math.max(0, Math.min(visible.length - 1, (at < 0 ? -Math.sign(step) : at) + step))];
     if (point) show(point, ...onScreen(root, point.x, point.y));
   });
 }
@@ -50,15 +50,15 @@ function drawPoints(place, { root, width, height }, points) {
 const sign = (path, color) =>
   svg("svg", { width: 14, height: 14 }, svg("path", { d: path, transform: "translate(7 7)", fill: `var(--${color})`, "fill-opacity": 0.75 }));
 
-// Clients as dots, with histograms: {names, size, choices: [{label, x, y, lower, diagonal}], columns,
-// worse, better}; columns are {label, values}. Dots on the worse side of the diagonal are triangles.
+// A scatter plot of clients, with histograms: {names, size, choices: [{label, x, y, lower, diagonal}],
+// columns, worse, better}; columns are {label, values}. Worse clients are triangles.
 charts.dots = (figure, table) => {
   const state = { choice: table.choices[0], log: false };
   const place = html("div", { class: "plot", tabindex: 0, role: "img", "aria-label": "A dot for each client; arrow keys read them out" });
   const key = html(
     "div", { class: "key" },
     html("span", {}, sign(CIRCLE, "after"), table.better),
-    html("span", {}, sign(TRIANGLE, "hurt"), table.worse),
+    html("span", {}, sign(TRIANGLE, "worse"), table.worse),
     html("span", {}, `size: ${table.size.label}`),
   );
   const grid = html("div", { class: "panels" });
@@ -81,7 +81,7 @@ charts.dots = (figure, table) => {
     ),
     place, key, grid,
   );
-  drawn(draw);
+  drawAndRedraw(draw);
 };
 
 const hasBoth = ({ x, y }, i) => isNumber(x.values[i]) && isNumber(y.values[i]);
@@ -93,35 +93,35 @@ function isWorse({ x, y, lower, diagonal }, i) {
 
 function drawDots(place, table, { choice, log }) {
   const { diagonal, lower } = choice;
-  const found = frame(place, diagonal ? 0.8 : 0.6, 620, { top: 24 });
-  const { root, box } = found;
-  const known = table.names.map((_, i) => i).filter((i) => hasBoth(choice, i));
-  const [xs, ys, sizes] = [choice.x, choice.y, table.size].map(({ values }) => known.map((i) => values[i]));
+  const chart = frame(place, diagonal ? 0.8 : 0.6, 620, { top: 24 });
+  const { root, box } = chart;
+  const clients = table.names.map((_, i) => i).filter((i) => hasBoth(choice, i));
+  const [xs, ys, sizes] = [choice.x, choice.y, table.size].map(({ values }) => clients.map((i) => values[i]));
   const x = scale(span(diagonal ? [...xs, ...ys] : xs, log), [box.left, box.right]);
   const y = scale(span(diagonal ? [...xs, ...ys] : ys, log), [box.bottom, box.top]);
   const [above, below] = lower ? [table.worse, table.better] : [table.better, table.worse];
-  const told = diagonal && lower !== null;
+  const hasSides = diagonal && lower !== null;
   drawAxes(root, box, x, y, {
-    x: choice.x.label + (told ? ` (below the line: ${below})` : ""),
-    y: choice.y.label + (told ? ` (above the line: ${above})` : ""),
+    x: choice.x.label + (hasSides ? ` (below the line: ${below})` : ""),
+    y: choice.y.label + (hasSides ? ` (above the line: ${above})` : ""),
   });
   if (diagonal) root.append(svg("line", { class: "diagonal", x1: box.left, y1: box.bottom, x2: box.right, y2: box.top }));
   const most = Math.max(1, ...sizes);
   const areSized = diagonal && sizes.some((size) => size !== sizes[0]);
-  const shrink = Math.min(1, Math.max(0.45, Math.sqrt(600 / known.length)));
+  const shrink = Math.min(1, Math.max(0.45, Math.sqrt(600 / clients.length)));
   const columns = table.choices.flatMap((one) => (one.diagonal ? [one.x, one.y] : [one.y]));
-  // Pages of several methods have the first one's in each choice.
+  // By label, since on comparison pages each choice repeats the column of the reference method.
   const rows = new Map([table.size, choice.x, choice.y, ...columns, ...table.columns].map((column) => [column.label, column]));
-  const points = known.map((i, k) => ({
+  const points = clients.map((i, k) => ({
     x: x(xs[k]), y: y(ys[k]),
     size: shrink * (0.6 + 1.4 * Math.sqrt(areSized ? Math.max(0, sizes[k]) / most : 0.15)),
-    color: "after", isHurt: isWorse(choice, i),
+    color: "after", isWorse: isWorse(choice, i),
     text: () => [table.names[i], ...[...rows.values()].map(({ label, values }) => `${label}: ${number(values[i])}`)].join("\n"),
   }));
-  drawPoints(place, found, points);
+  drawPoints(place, chart, points);
 }
 
-// How clients are spread in both columns of a choice, and in their difference.
+// Histograms over clients of both columns of a choice, and of their difference.
 function drawHistograms(grid, { label, change, x, y, lower, diagonal }) {
   const differences = y.values.map((value, i) => (isNumber(value) && isNumber(x.values[i]) ? value - x.values[i] : null));
   const shared = diagonal ? extent([...x.values, ...y.values]) : extent(y.values);
@@ -139,11 +139,11 @@ function drawHistograms(grid, { label, change, x, y, lower, diagonal }) {
 
 function drawHistogram(place, { label, color: name, values, range: [low, high], isChange, lower }) {
   const { root, box } = frame(place, 0.5, 220);
-  // Who neither gains nor loses is at 0, which is seen even where nobody is there.
+  // The range includes 0, where clients neither gain nor lose.
   if (isChange) [low, high] = [Math.min(low, 0), Math.max(high, 0)];
   const step = (high - low) / 30;
   if (isChange) {
-    // An edge at 0 tells those apart who are hurt.
+    // A bin edge at 0 separates worse clients from others.
     low = low < 0 ? -Math.ceil(-low / step) * step : low;
     high = low + Math.ceil((high - low) / step + 1e-9) * step;
   }
@@ -157,8 +157,8 @@ function drawHistogram(place, { label, color: name, values, range: [low, high], 
   drawAxes(root, box, x, y, { x: label, y: "clients" });
   counts.forEach((count, bin) => {
     const [left, right] = [low + bin * step, low + (bin + 1) * step];
-    const isHurt = isChange && lower !== null && (lower ? left >= -1e-12 : right <= 1e-12);
-    const fill = `var(--${isHurt ? "hurt" : name})`;
+    const isWorseBin = isChange && lower !== null && (lower ? left >= -1e-12 : right <= 1e-12);
+    const fill = `var(--${isWorseBin ? "worse" : name})`;
     const bar = { x: x(left) + 0.5, width: Math.max(1, x(right) - x(left) - 1), y: y(count), height: box.bottom - y(count) };
     if (count) root.append(svg("rect", { ...bar, fill, "fill-opacity": 0.75 }));
   });
@@ -167,7 +167,7 @@ function drawHistogram(place, { label, color: name, values, range: [low, high], 
 
 const LETTER = 6.4; // Pixels.
 
-// Writes names of points beside them, the farthest from the middle first, where there is room.
+// Writes names next to points if there is room, starting with the farthest from the middle.
 function nameFarthest({ root, box }, points, [x, y]) {
   const away = (point) => Math.hypot(point.x - x, point.y - y);
   const taken = [];
@@ -185,20 +185,20 @@ function nameFarthest({ root, box }, points, [x, y]) {
   }
 }
 
-// Rows of a table on two axes: {x, y, names}; there may be no names.
+// Rows of a table on two axes: {x, y, names}; `names` may be null.
 charts.map = (figure, { x, y, names }) => {
   const place = html("div", { class: "plot", tabindex: names ? 0 : null, role: "img", "aria-label": `Map of rows${names ? "; arrow keys read them out" : ""}` });
   figure.append(place);
-  drawn(() => {
-    const found = frame(place, place.clientWidth < 600 ? 0.9 : 0.6, 460);
-    const { root, box } = found;
+  drawAndRedraw(() => {
+    const chart = frame(place, place.clientWidth < 600 ? 0.9 : 0.6, 460);
+    const { root, box } = chart;
     const [across, up] = [scale(span(x), [box.left, box.right]), scale(span(y), [box.bottom, box.top])];
     drawAxes(root, box, across, up, { x: "first axis", y: "second axis" });
     const points = x.map((_, i) => ({
-      x: across(x[i]), y: up(y[i]), size: 0.5, color: "server", isHurt: false,
+      x: across(x[i]), y: up(y[i]), size: 0.5, color: "server", isWorse: false,
       name: names && names[i], text: names && (() => names[i]),
     }));
-    if (names) nameFarthest(found, points, [across(0), up(0)]);
-    drawPoints(place, found, points);
+    if (names) nameFarthest(chart, points, [across(0), up(0)]);
+    drawPoints(place, chart, points);
   });
 };

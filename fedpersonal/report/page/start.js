@@ -1,4 +1,4 @@
-// Draws all charts of the page, and anew where width or colours change.
+// Draws all charts of the page, and redraws them when width or colours change.
 for (const figure of document.querySelectorAll("[data-chart]")) {
   charts[figure.dataset.chart](figure, data[figure.dataset.key]);
 }
@@ -11,7 +11,7 @@ addEventListener("resize", () => {
   clearTimeout(wait);
   wait = setTimeout(redraw, 100);
 });
-// What is folded has no width until it is opened.
+// A chart in a fold has no width until the fold is opened.
 for (const part of document.querySelectorAll("details")) part.addEventListener("toggle", redraw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 for (const [event, isLight] of [["beforeprint", true], ["afterprint", false]]) {

@@ -1,4 +1,4 @@
-// Tables that headers sort, and of which all rows of a page are filtered at once.
+// Tables that are sorted by clicking their headers, and a filter of the rows of all tables of a page.
 const shownRows = { word: "", kind: "" };
 
 // Sorts rows by a column, up or down (1 or -1); cells without a value come last, either way.

@@ -1,1 +1,1 @@
-"""Handwritten digits of clients whose writing differs: which digit does an image show?"""
+"""Classification of handwritten digits, of clients who write differently."""

@@ -1,4 +1,4 @@
-"""Handwritten digits of clients who write some more often, and each in a style of its own."""
+"""Handwritten digits of clients with different label frequencies and styles."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.labelled_texts import most_frequent_labels
 from fedpersonal.data.sources import fingerprint
 from fedpersonal.data.splits import split_examples, split_support_query
-from fedpersonal.draws import Purpose, generator
-from fedpersonal.evaluation.guess import Guess
+from fedpersonal.evaluation.baselines import Baseline
+from fedpersonal.randomness import Purpose, generator
 from fedpersonal.tasks.task import Data, EvaluationSet
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NUM_DIGITS = 10
 _FRACTIONS = (0.6, 0.2, 0.2)
-_WEAKEST = 0.4  # Of a pen, where the strongest writes as the data have it.
+_WEAKEST = 0.4  # The least strength of a pen; the greatest, 1, leaves images as they are.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,15 +32,15 @@ class Digits:
     name: str = "digits"
 
     def summary(self) -> str:
-        """Returns a line that says what there is."""
+        """Returns a line on the size of the data."""
         return f"{self.name}: {len(self.labels):,} images of {NUM_DIGITS} digits"
 
     def describe(self) -> dict[str, object]:
-        """Returns their name and how many there are."""
+        """Returns the name of the data and the number of images."""
         return {"dataset": self.name, "num_images": len(self.labels)}
 
     def fingerprint(self) -> str:
-        """Returns what tells these data from others."""
+        """Returns a hash of the data."""
         return fingerprint({"images": self.images, "labels": self.labels})
 
 
@@ -48,12 +48,12 @@ class Digits:
 class DigitData(Data):
     """The images, split for one experiment.
 
-    The features are "image", float32 (n, 8, 8), and "user", the client's index among those who
-    train, int32 (n,), 0 for unseen ones. `validation` and `test` are other images of those who
-    train.
+    The features are "image", float32 (n, 8, 8), and "user", int32 (n,), the client's index among
+    training clients, 0 for unseen clients. `validation` and `test` are other images of training
+    clients.
 
     Attributes:
-        unseen: Clients who never take part, and one half of their images each.
+        unseen: Unseen clients; half of their images are support sets, half query sets.
     """
 
     train: ClientDataset
@@ -69,41 +69,41 @@ def read_digits() -> Digits:
 
 
 def write_as_clients(digits: Digits, options: DigitRun) -> ClientDataset:
-    """Gives each image to a client, who turns it by a quarter or not and has a pen of its own.
+    """Assigns each image to a client, with the client's rotation and pen strength.
 
     Args:
         digits: The images.
-        options: How many clients there are, how unlike, and the seed.
+        options: The number of clients, the skew of their labels, and the seed.
 
     Returns:
-        The clients, each one's images in random order.
+        The clients, with each client's images in random order.
     """
     random, num_clients = generator(Purpose.WRITERS, options.seed), options.num_clients
     shares = random.dirichlet(np.full(num_clients, options.skew), NUM_DIGITS)
-    owners = np.array([random.choice(num_clients, p=shares[label]) for label in digits.labels])
-    turns = random.integers(0, 4, num_clients)
+    writers = np.array([random.choice(num_clients, p=shares[label]) for label in digits.labels])
+    rotations = random.integers(0, 4, num_clients)
     strengths = random.uniform(_WEAKEST, 1.0, num_clients)
-    images = [np.rot90(i, turns[c]) * strengths[c] for i, c in zip(digits.images, owners)]
-    order = np.lexsort([random.random(len(owners)), owners])
+    images = [np.rot90(i, rotations[c]) * strengths[c] for i, c in zip(digits.images, writers)]
+    order = np.lexsort([random.random(len(writers)), writers])
     return ClientDataset(
         np.array([f"writer{i}" for i in range(num_clients)]),
-        np.append(0, np.cumsum(np.bincount(owners, minlength=num_clients))),
+        np.append(0, np.cumsum(np.bincount(writers, minlength=num_clients))),
         {"image": np.array(images, np.float32)[order]},
         digits.labels[order],
     )
 
 
 def split_digits(digits: Digits, options: DigitRun) -> DigitData:
-    """Sets the last clients apart, and splits the images of each other one 60/20/20 %."""
-    everybody = write_as_clients(digits, options)
-    # The clients were drawn alike, so the last of them are as good as any.
-    num_seen = round((1 - options.unseen_clients) * everybody.num_clients)
-    seen, unseen = np.split(np.arange(everybody.num_clients), [num_seen])
+    """Makes the last clients unseen, and splits the images of each other client 60/20/20 %."""
+    clients = write_as_clients(digits, options)
+    # All clients have the same distribution, so the last ones are a random sample.
+    num_seen = round((1 - options.unseen_clients) * clients.num_clients)
+    seen, unseen = np.split(np.arange(clients.num_clients), [num_seen])
     parts = split_examples(
-        _with_user(everybody.subset(seen)), fractions=_FRACTIONS, seed=options.seed, ordered=False
+        _with_user(clients.subset(seen)), fractions=_FRACTIONS, seed=options.seed, ordered=False
     )
     train, validation, test = parts
-    others = _with_user(everybody.subset(unseen), nobody=True)
+    others = _with_user(clients.subset(unseen), is_unseen=True)
     return DigitData(
         digits.name,
         train,
@@ -113,25 +113,26 @@ def split_digits(digits: Digits, options: DigitRun) -> DigitData:
     )
 
 
-def guess_digits(data: DigitData, part: EvaluationSet) -> dict[str, Guess]:
-    """Guesses without a model, and without an image that leaves its client.
+def digit_baselines(data: DigitData, part: EvaluationSet) -> dict[str, Baseline]:
+    """Returns baselines without a model, for which no image leaves its client.
 
     Returns:
-        By the guess' name, the accuracy of the digit that each client, and that all have most
-        often, and of the label of the client's own image that is nearest by cosine.
+        Baseline's name to its accuracy. The baselines predict the client's most frequent digit, the
+        most frequent digit of all clients, and the label of the image in the client's support set
+        that is nearest by cosine.
     """
     support, query = part.support, part.query
-    of_all = np.full(query.num_examples, np.bincount(data.train.labels).argmax())
+    overall = np.full(query.num_examples, np.bincount(data.train.labels).argmax())
     each = most_frequent_labels(support)[query.example_clients]
-    nearest = each.copy()  # Where a client has no image to look at.
+    nearest = each.copy()  # Remains for clients with an empty support set.
     for client in np.flatnonzero((support.counts > 0) & (query.counts > 0)):
-        (own, labels), (asked, _) = support.client(client), query.client(client)
-        cosines = _directions(asked["image"]) @ _directions(own["image"]).T
+        (images, labels), (queries, _) = support.client(client), query.client(client)
+        cosines = _directions(queries["image"]) @ _directions(images["image"]).T
         nearest[query.example_clients == client] = labels[cosines.argmax(1)]
     return {
-        "the nearest image of each client's own": Guess.of_labels(query, nearest),
-        "each client's most frequent digit": Guess.of_labels(query, each),
-        "the most frequent digit": Guess.of_labels(query, of_all),
+        "the nearest image of each client's own": Baseline.from_labels(query, nearest),
+        "each client's most frequent digit": Baseline.from_labels(query, each),
+        "the most frequent digit": Baseline.from_labels(query, overall),
     }
 
 
@@ -140,7 +141,7 @@ def _directions(images: np.ndarray) -> np.ndarray:
     return flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-9)
 
 
-def _with_user(dataset: ClientDataset, *, nobody: bool = False) -> ClientDataset:
+def _with_user(dataset: ClientDataset, *, is_unseen: bool = False) -> ClientDataset:
     users = dataset.example_clients.astype(np.int32)
-    features = {**dataset.features, "user": np.zeros_like(users) if nobody else users}
+    features = {**dataset.features, "user": np.zeros_like(users) if is_unseen else users}
     return dataclasses.replace(dataset, features=features)

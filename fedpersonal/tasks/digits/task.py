@@ -1,4 +1,4 @@
-"""Handwritten digits as a task: a hidden layer for all, and what may be each client's."""
+"""The task of handwritten digits: options, a model with a hidden layer, and evaluation."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedpersonal.methods.method import KeepingOptions, Layers
 from fedpersonal.options import Options, option
-from fedpersonal.runs.tested import TestReport
+from fedpersonal.runs.tested import EvaluationReport
 from fedpersonal.tasks.digits.data import (
     NUM_DIGITS,
     DigitData,
     Digits,
-    guess_digits,
+    digit_baselines,
     read_digits,
     split_digits,
 )
@@ -22,7 +22,7 @@ from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import EvaluationSet, Task
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.guess import Guess
+    from fedpersonal.evaluation.baselines import Baseline
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.training.trained import TrainedModel
@@ -33,18 +33,19 @@ _STYLE = "style"
 
 
 class DigitOptions(Options):
-    """Who writes which digits, and the classifier of them."""
+    """The clients' digits, and their classifier."""
 
-    num_clients: int = option(50, "Clients.", at_least=10, at_most=200, in_help=True)
+    num_clients: int = option(50, "The number of clients.", at_least=10, at_most=200, in_help=True)
     skew: float = option(
         0.5,
-        "Dirichlet's parameter of who writes a digit: the less, the fewer digits a client has.",
+        "Dirichlet parameter of a digit's distribution over clients: lower values give clients "
+        "fewer different digits.",
         at_least=0.05,
         at_most=1000,
         in_help=True,
     )
     unseen_clients: float = option(
-        0.2, "Share of the clients who never take part.", at_least=0.1, at_most=0.9, in_help=True
+        0.2, "Share of unseen clients, who never train.", at_least=0.1, at_most=0.9, in_help=True
     )
     hidden_dim: int = option(
         32, "Size of the hidden layer.", at_least=1, at_most=10_000, in_help=True
@@ -52,14 +53,14 @@ class DigitOptions(Options):
 
 
 class DigitRun(DigitOptions, KeepingOptions, RunOptions):
-    """These options, and those of any run."""
+    """The options of a run of this task."""
 
 
 class DigitTask(Task[DigitRun, Digits, DigitData]):
-    """Which of ten digits an image shows."""
+    """Classification of images of ten digits."""
 
     name = "digits"
-    own_options = DigitOptions
+    extra_options = DigitOptions
     defaults = {
         "method": "fed_rep",
         "total_rounds": 200,
@@ -77,7 +78,7 @@ class DigitTask(Task[DigitRun, Digits, DigitData]):
     predicts = "Digits that {num_clients} writers wrote in {num_images} images, from the pixels"
     client = "writer"
     layers = Layers(embedding=(_STYLE,), head=("head",), body=("hidden",), table=(_STYLE,))
-    has_own_rows = True
+    has_per_client_rows = True
     evaluation_packing = "stacked"
     examples = "images"
 
@@ -86,7 +87,7 @@ class DigitTask(Task[DigitRun, Digits, DigitData]):
         return read_digits()
 
     def split(self, source: Digits, options: DigitRun) -> DigitData:
-        """Gives the images to clients, and splits them."""
+        """Assigns the images to clients, and splits them."""
         return split_digits(source, options)
 
     def sizes(self, data: DigitData) -> dict[str, Any]:
@@ -97,7 +98,7 @@ class DigitTask(Task[DigitRun, Digits, DigitData]):
     def build_model(
         self, sizes: SimpleNamespace, options: DigitRun, local_layers: Sequence[str]
     ) -> PartitionedModel:
-        """Returns the classifier; only methods that want one give it an embedding of the client."""
+        """Returns the classifier, with an embedding of the client if the method uses one."""
         import tensorflow as tf
 
         from fedpersonal.model.metrics import class_accuracy
@@ -126,26 +127,26 @@ class DigitTask(Task[DigitRun, Digits, DigitData]):
             loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=[class_accuracy()],
             lookups={_STYLE: "user"} if has_style else {},
-            owned_tables=[_STYLE] if has_table else [],
+            per_client_tables=[_STYLE] if has_table else [],
             label_spec=tf.TensorSpec([None], tf.int32),
         )
 
-    def guesses(self, experiment: DigitExperiment, part: EvaluationSet) -> dict[str, Guess]:
-        """Guesses digits without a model."""
-        return guess_digits(experiment.data, part)
+    def baselines(self, experiment: DigitExperiment, part: EvaluationSet) -> dict[str, Baseline]:
+        """Returns the accuracy of frequent digits and of nearest images."""
+        return digit_baselines(experiment.data, part)
 
-    def test(self, experiment: DigitExperiment, trained: TrainedModel) -> TestReport:
-        """Tests clients who took part on other images, and those who never did."""
+    def test(self, experiment: DigitExperiment, trained: TrainedModel) -> EvaluationReport:
+        """Tests seen clients on other images, and unseen clients."""
         from fedpersonal.tasks.running import unseen_summary
 
         part, unseen = experiment.data.unseen, None
-        # A server's table has no row for a client whom it has never seen.
+        # A server's table has no row for an unseen client.
         if part.query.num_examples and not experiment.method.has_table:
             results = experiment.evaluation(part)(trained)
-            guesses = guess_digits(experiment.data, part)
-            unseen = unseen_summary(experiment, part, results, guesses)
+            baselines = digit_baselines(experiment.data, part)
+            unseen = unseen_summary(experiment, part, results, baselines)
         report = super().test(experiment, trained)
-        return TestReport(report.results, description={"unseen": unseen})
+        return EvaluationReport(report.results, description={"unseen": unseen})
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""

@@ -1,4 +1,4 @@
-"""Who trains on which texts, and is tested on which (Bui et al., section 4.1)."""
+"""The split of texts into training, validation and test sets (Bui et al., section 4.1)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from fedpersonal.data.splits import (
     split_examples,
     split_support_query,
 )
-from fedpersonal.draws import Purpose
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.guess import Guess
+from fedpersonal.evaluation.baselines import Baseline
 from fedpersonal.evaluation.means import group_means, shrunken_means
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.evaluation.statistics import auc
+from fedpersonal.randomness import Purpose
 from fedpersonal.tasks.task import Data, EvaluationSet
 
 if TYPE_CHECKING:
     from fedpersonal.tasks.documents.task import DocumentRun
 
-# Guesses by their names.
+# Names of baselines, which are keys in summaries.
 USERS_LABEL, LABEL_OF_ALL = "each user's most frequent label", "the most frequent label"
 USERS_RATE, RATE_OF_ALL = "each user's own rate", "the rate of all"
 SHRUNKEN_RATES = "shrunken rates of text and user"
@@ -40,16 +40,16 @@ Vocabulary = Union[CharacterVocabulary, HashedWords]
 class DocumentData(Data):
     """Labelled texts, split for one experiment.
 
-    The features are "text", ids of the vocabulary, (n, places) int32; of hashed words also
-    "num_words", how many ids are no padding, (n,) int32; and "user", the user's index among those
-    who train, (n,) int32, 0 for unseen ones. Labels are (n,): int32, or float32 0 and 1 if
-    `is_binary`. `validation` and `test` are other texts of those who train.
+    The features are "text", ids of the vocabulary, (n, places) int32; for hashed words also
+    "num_words", the number of ids that are no padding, (n,) int32; and "user", (n,) int32, the
+    user's index among training users, 0 for unseen users. Labels are (n,): int32, or float32 0 and
+    1 if `is_binary`. `validation` and `test` are other texts of training users.
 
     Attributes:
         label_names: (num_labels,) str objects.
         is_binary: Whether to predict a probability, as of a click, and not a class.
-        vocabulary: What gives texts their ids; characters are those of `train`.
-        unseen: Users who never take part, and one half of their texts each.
+        vocabulary: The encoder of texts as ids; its characters are those of `train`.
+        unseen: Unseen users; half of their texts are support sets, half query sets.
     """
 
     train: ClientDataset
@@ -60,23 +60,24 @@ class DocumentData(Data):
 
     @property
     def num_users(self) -> int:
-        """How many users take part: the rows of a table of user embeddings."""
+        """The number of training users, which is that of rows of a table of user embeddings."""
         return self.train.num_clients
 
 
 def split_documents(
     documents: LabelledTexts, options: DocumentRun, *, num_characters: int = 128
 ) -> DocumentData:
-    """Sets some users apart, and splits the texts of each other user 80/10/10 % at random.
+    """Makes a share of users unseen, and splits each other user's texts 80/10/10 % at random.
 
     Args:
         documents: The texts.
-        options: How texts are encoded, the share of users who never take part, and the seed.
-        num_characters: Known characters at most, the most frequent ones, >= 1.
+        options: The text encoder, the share of unseen users, and the seed.
+        num_characters: The maximal number of characters in the vocabulary, the most frequent ones,
+            >= 1.
 
     Raises:
-        UserError: If there are fewer than 10 users, none of the others has the 5 texts of which one
-            can be held out, or the test texts have but one of two labels.
+        UserError: If there are fewer than 10 users, no seen user has the 5 texts that holding one
+            out needs, or all test texts have the same of two labels.
     """
     seed, share = options.seed, options.unseen_users
     check_num_clients(documents.name, documents.num_clients, minimum=10)
@@ -106,10 +107,10 @@ def split_documents(
         encoded = {"text": vocabulary.encode(documents.texts, length=options.text_length)}
 
     def encode(part: ClientDataset, users: np.ndarray) -> ClientDataset:
-        of_texts = {name: values[part.features["row"]] for name, values in encoded.items()}
+        features = {name: values[part.features["row"]] for name, values in encoded.items()}
         return dataclasses.replace(
             part,
-            features={**of_texts, "user": users.astype(np.int32)},
+            features={**features, "user": users.astype(np.int32)},
             labels=part.labels.astype(np.float32 if documents.is_binary else np.int32),
         )
 
@@ -130,67 +131,72 @@ def split_documents(
     )
 
 
-def guess_labels(data: DocumentData, part: EvaluationSet) -> dict[str, Guess]:
-    """Guesses the labels of a part without a model of its texts.
+def label_baselines(data: DocumentData, part: EvaluationSet) -> dict[str, Baseline]:
+    """Returns baselines without a model of texts.
 
     Returns:
-        By the guess' name, the accuracy of each user's most frequent label in the support set, and
-        of the most frequent training label of all. Of labels of 0 and 1 also the AUC of each user's
-        own rate and of the rate of all, and the AUC and the accuracy of shrunken rates of text and
-        user. A film's text is the same for all who have seen it.
+        Baseline's name to its metrics. All have the accuracy of each user's most frequent label in
+        the support set, and of the most frequent training label. Binary labels also have the AUC of
+        each user's rate and of the overall rate, and the AUC and accuracy of shrunken rates of text
+        and user. A film's text is the same for all users who have seen it.
     """
     support, query = part.support, part.query
-    labels, whose = query.labels, query.example_clients
+    labels, users = query.labels, query.example_clients
     overall = np.bincount(data.train.labels.astype(np.int64)).argmax()
-    guesses = {
-        USERS_LABEL: Guess.of_labels(query, most_frequent_labels(support)[whose]),
-        LABEL_OF_ALL: Guess.of_labels(query, np.full(len(labels), overall)),
+    baselines = {
+        USERS_LABEL: Baseline.from_labels(query, most_frequent_labels(support)[users]),
+        LABEL_OF_ALL: Baseline.from_labels(query, np.full(len(labels), overall)),
     }
     if data.is_binary:
-        # A user without texts to support is guessed at the rate of all.
+        # Users with an empty support set get the overall rate.
         rate = data.train.labels.mean(dtype=np.float64)
-        of_users = group_means(support.labels - rate, support.example_clients, support.num_clients)
-        (train, own, asked), num_texts = _with_items(data.train, support, query)
-        rates = shrunken_means(train, own, asked, num_texts)
+        user_rates = group_means(
+            support.labels - rate, support.example_clients, support.num_clients
+        )
+        (train, support, query), num_texts = _with_items(data.train, support, query)
+        rates = shrunken_means(train, support, query, num_texts)
         area = {"auc": auc(labels, rates)}
-        guessed = Guess.of_labels(query, rates > 0.5)
-        guesses |= {
-            USERS_RATE: Guess({"auc": auc(labels, of_users[whose])}),
-            RATE_OF_ALL: Guess({"auc": auc(labels, np.full(len(labels), rate))}),
-            SHRUNKEN_RATES: Guess({**guessed.metrics, **area}, guessed.clients),
+        shrunken = Baseline.from_labels(query, rates > 0.5)
+        baselines |= {
+            USERS_RATE: Baseline({"auc": auc(labels, user_rates[users])}),
+            RATE_OF_ALL: Baseline({"auc": auc(labels, np.full(len(labels), rate))}),
+            SHRUNKEN_RATES: Baseline({**shrunken.metrics, **area}, shrunken.clients),
         }
-    return guesses
+    return baselines
 
 
 def _with_items(*parts: ClientDataset) -> tuple[list[ClientDataset], int]:
-    """Returns parts whose feature "item" is the same for the same text, and how many it tells."""
-    ids: dict[bytes, int] = {}  # Some 30 times as fast as `np.unique` of 1.5 million rows.
+    """Returns parts with the feature "item", an id of the text, and the number of texts."""
+    ids: dict[bytes, int] = {}  # About 30 times as fast as `np.unique` of 1.5 million rows.
     items = [
         np.array([ids.setdefault(row.tobytes(), len(ids)) for row in part.features["text"]], int)
         for part in parts
     ]
-    told = [dataclasses.replace(p, features={"item": i}) for p, i in zip(parts, items)]
-    return told, len(ids)
+    parts_with_items = [
+        dataclasses.replace(part, features={"item": item_ids})
+        for part, item_ids in zip(parts, items)
+    ]
+    return parts_with_items, len(ids)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ResultsWithArea(ClientResults):
-    """Results of labels of 0 and 1, with `auc`.
+class ResultsWithAuc(ClientResults):
+    """Results for labels of 0 and 1, with `auc`.
 
     Attributes:
-        query: What was predicted.
+        query: The predicted query sets.
     """
 
     query: ClientDataset | None = None
 
     def overall(self) -> dict[str, float]:
-        """Returns the metrics over all clients, after personalisation."""
+        """Returns the metrics pooled over examples, after personalisation."""
         assert self.query is not None
-        return {**super().overall(), **area_metric(self, self.query)}
+        return {**super().overall(), **auc_metric(self, self.query)}
 
 
-def area_metric(results: ClientResults, query: ClientDataset) -> dict[str, float]:
-    """Returns the area as `auc`; nothing where all labels are the same."""
+def auc_metric(results: ClientResults, query: ClientDataset) -> dict[str, float]:
+    """Returns the area under the ROC curve as `auc`; empty if all labels are the same."""
     predictions = results.predictions
     assert predictions is not None
     is_real = np.arange(predictions.shape[1]) < query.counts[:, np.newaxis]

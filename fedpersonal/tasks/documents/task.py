@@ -1,4 +1,4 @@
-"""Document classification as a task: its texts, its model, its users seen and unseen."""
+"""The task of document classification: options, model, and evaluation of seen and unseen users."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fedpersonal.data.sources import FILE, Sources
 from fedpersonal.errors import UserError
 from fedpersonal.methods.method import KeepingOptions, Layers
 from fedpersonal.options import option
-from fedpersonal.runs.tested import TestReport
-from fedpersonal.tasks.documents.data import DocumentData, guess_labels, split_documents
-from fedpersonal.tasks.figures import figures_text, unseen_text
+from fedpersonal.runs.tested import EvaluationReport
+from fedpersonal.tasks.documents.data import DocumentData, label_baselines, split_documents
+from fedpersonal.tasks.figures import metrics_text, unseen_text
 from fedpersonal.tasks.options import RunOptions, TextOptions
-from fedpersonal.tasks.task import EvaluationSet, Task, filled
+from fedpersonal.tasks.task import EvaluationSet, Task, fill_counts
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.guess import Guess
+    from fedpersonal.evaluation.baselines import Baseline
     from fedpersonal.evaluation.results import ClientResults
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.tasks.experiment import Experiment
@@ -41,18 +41,18 @@ SOURCES = Sources(
     default="generated",
     files={
         FILE: ("reddit_comments.jsonl.gz", "reddit_comments.jsonl", "reddit_comments.csv"),
-        # Whatever the folder has, `load_films_1m` knows where to look in it.
+        # `load_films_1m` finds its files in any folder.
         "movielens_1m": (FILMS_1M_FILES[0], ""),
     },
     folders=("reddit_tfds",),
     only_by_name=("movielens_1m",),
-    advice="ask TensorFlow Datasets by --dataset=reddit_tfds",
+    advice="use TensorFlow Datasets by --dataset=reddit_tfds",
     public=("generated", "movielens_100k"),
 )
 
 
 class DocumentOptions(TextOptions):
-    """The labelled texts, and the classifier of them."""
+    """The labelled texts, and their classifier."""
 
     dataset: str = option(
         "auto",
@@ -64,19 +64,20 @@ class DocumentOptions(TextOptions):
     label_column: str = option("context", "The table's column of labels, such as subreddits.")
     num_labels: int = option(
         100,
-        "The most frequent labels, kept; 0: labels are 0 and 1, as those of films always are.",
+        "The number of most frequent labels to keep; 0: labels are 0 and 1, as those of films "
+        "always are.",
         at_least=0,
         at_most=10**6,
     )
-    min_texts: int = option(15, "Users with fewer are left out.", at_least=1)
-    max_texts: int = option(0, "Users with more are left out; 0: none.", at_least=0)
+    min_texts: int = option(15, "Users with fewer texts are left out.", at_least=1)
+    max_texts: int = option(0, "Users with more texts are left out; 0: none.", at_least=0)
     unseen_users: float = option(
-        0.1, "Share of the users who never take part.", at_least=0, at_most=0.9
+        0.1, "Share of unseen users, who never train.", at_least=0, at_most=0.9
     )
     text_encoder: str = option(
         "hashed_words",
-        "What a text becomes a vector by. hashed_words: a bag of all its words and pairs of words, "
-        "the sum of their embeddings over the root of their number. chars: two LSTMs of its first "
+        "The encoder of a text as a vector. hashed_words: the sum of the embeddings of its words "
+        "and pairs of words, divided by the root of their number. chars: two LSTMs over its first "
         "characters.",
         choices=("hashed_words", "chars"),
         in_help=True,
@@ -110,11 +111,11 @@ class DocumentOptions(TextOptions):
 
     @property
     def is_linear(self) -> bool:
-        """Whether words and users have a number for each label, and nothing else is learned."""
+        """Whether the model has only a number for each label and word, or label and user."""
         return self.text_encoder == "hashed_words" and not self.word_dim
 
     def check(self) -> None:
-        """Raises a `UserError` where options contradict each other."""
+        """Raises a `UserError` if options contradict each other."""
         super().check()
         if self.is_linear and (any(self.hidden_units) or self.user_dim):
             raise UserError(
@@ -124,17 +125,17 @@ class DocumentOptions(TextOptions):
 
 
 class DocumentRun(DocumentOptions, KeepingOptions, RunOptions):
-    """These options, and those of any run."""
+    """The options of a run of this task."""
 
 
 _FILMS = "Whether {num_users} users like films, in {num_texts} ratings, from the film's words"
 
 
 class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
-    """An encoder of texts, beside a user embedding (Bui et al., section 4)."""
+    """Classification by a text encoder and a user embedding (Bui et al., section 4)."""
 
     name = "reddit"
-    own_options = DocumentOptions
+    extra_options = DocumentOptions
     defaults = {
         "method": "furl",
         "total_rounds": 7000,
@@ -153,12 +154,12 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
         body=("characters", "encoder", "words"),
         table=(_USER,),
     )
-    has_own_rows = True
+    has_per_client_rows = True
     examples = "texts"
     metrics = ("auc", "accuracy")
     meanings = {
-        "auc": "chance that a text with label 1 gets a higher score than one with label 0, over "
-        "all clients' texts"
+        "auc": "probability that a text with label 1 scores higher than one with label 0, pooled "
+        "over all clients' texts"
     }
     predicts = (
         "One of {num_labels} labels for each of {num_texts} texts by {num_users} users, from its "
@@ -167,8 +168,10 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
     sources = SOURCES
 
     def title(self, data: Mapping[str, Any]) -> str:
-        """Returns what is predicted; the texts of MovieLens are films' words."""
-        return filled(_FILMS, data) if "film" in str(data.get("dataset")) else super().title(data)
+        """Returns the prediction problem in words; the texts of MovieLens are films' words."""
+        return (
+            fill_counts(_FILMS, data) if "film" in str(data.get("dataset")) else super().title(data)
+        )
 
     def read(self, options: DocumentRun) -> LabelledTexts:
         """Reads the texts that options name."""
@@ -179,7 +182,7 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
         return split_documents(source, options)
 
     def sizes(self, data: DocumentData) -> dict[str, Any]:
-        """Returns the numbers of users, labels and ids of texts."""
+        """Returns the numbers of users, labels and text ids, and whether labels are binary."""
         return {
             "num_users": data.num_users,
             "num_labels": len(data.label_names),
@@ -190,7 +193,7 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
     def build_model(
         self, sizes: SimpleNamespace, options: DocumentRun, local_layers: Sequence[str]
     ) -> PartitionedModel:
-        """Returns the classifier; only methods that want one give it a user embedding."""
+        """Returns the classifier, with a user embedding if the method uses one."""
         import tensorflow as tf
 
         from fedpersonal.model.metrics import binary_accuracy, class_accuracy
@@ -216,7 +219,7 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
             encoder = HashedWordEncoder(sizes.num_ids, options.word_dim)
         else:
             encoder = CharacterEncoder(sizes.num_ids, options.character_dim, options.lstm_units)
-        if set(self.layers.body) <= set(local_layers):  # That is those of either encoder.
+        if set(self.layers.body) <= set(local_layers):  # The body has the layers of both encoders.
             others = set(self.layers.body) - set(encoder.layers)
             local_layers = [name for name in local_layers if name not in others]
         return PartitionedModel(
@@ -231,14 +234,14 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
             loss=loss,
             metrics=[binary_accuracy() if sizes.is_binary else class_accuracy()],
             lookups={**encoder.lookups, **({_USER: "user"} if has_users else {})},
-            owned_tables=[_USER] if has_table else [],
+            per_client_tables=[_USER] if has_table else [],
             label_spec=tf.TensorSpec([None], tf.float32 if sizes.is_binary else tf.int32),
             sequence_length=encoder.lengths,
         )
 
     def validate(self, experiment: DocumentExperiment) -> Callable[[TrainedModel], ClientResults]:
-        """Returns what evaluates a model between rounds, with `auc` of labels of 0 and 1."""
-        from fedpersonal.tasks.documents.data import ResultsWithArea
+        """Returns a function that evaluates a model between rounds, with `auc` if binary."""
+        from fedpersonal.tasks.documents.data import ResultsWithAuc
 
         part = experiment.data.validation
         if not experiment.data.is_binary:
@@ -247,33 +250,33 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
             part, start="kept", with_before=False, with_predictions=True
         )
 
-        return lambda trained: ResultsWithArea(**vars(evaluate(trained)), query=part.query)
+        return lambda trained: ResultsWithAuc(**vars(evaluate(trained)), query=part.query)
 
-    def validated_metrics(self, data: DocumentData) -> Sequence[str]:
-        """Returns `auc` of labels of 0 and 1."""
+    def validation_metrics(self, data: DocumentData) -> Sequence[str]:
+        """Returns `auc` for labels of 0 and 1."""
         return ("auc",) if data.is_binary else ()
 
-    def test(self, experiment: DocumentExperiment, trained: TrainedModel) -> TestReport:
-        """Predicts other texts of the users who took part, and texts of users who did not."""
+    def test(self, experiment: DocumentExperiment, trained: TrainedModel) -> EvaluationReport:
+        """Tests seen users on other texts, and unseen users."""
         from fedpersonal.tasks.running import unseen_summary
 
         data = experiment.data
         results, metrics = _evaluate(experiment, trained, data.test)
         about: dict[str, Any] = {"unseen": None}
-        # A server's table has no row for a user whom it has never seen. Others rebuild what they
-        # lack from the first half of their texts.
+        # A server's table has no row for an unseen user. Without a table, unseen users rebuild
+        # local variables from the first half of their texts.
         if data.unseen.query.num_clients and not experiment.method.has_table:
             unseen, more = _evaluate(experiment, trained, data.unseen)
-            guesses = guess_labels(data, data.unseen)
-            about["unseen"] = unseen_summary(experiment, data.unseen, unseen, guesses, more)
-        return TestReport(results, metrics, description=about)
+            baselines = label_baselines(data, data.unseen)
+            about["unseen"] = unseen_summary(experiment, data.unseen, unseen, baselines, more)
+        return EvaluationReport(results, metrics, description=about)
 
-    def guesses(self, experiment: DocumentExperiment, part: EvaluationSet) -> dict[str, Guess]:
-        """Guesses labels without a model of the texts."""
-        return guess_labels(experiment.data, part)
+    def baselines(self, experiment: DocumentExperiment, part: EvaluationSet) -> dict[str, Baseline]:
+        """Returns the metrics of frequent labels and of rates."""
+        return label_baselines(experiment.data, part)
 
     def describe(self, experiment: DocumentExperiment) -> dict[str, Any]:
-        """Says what users keep, and how many they are."""
+        """Returns the state that users keep, and their number."""
         return {
             "local_state": experiment.options.local_state,
             "num_users": experiment.data.num_users,
@@ -284,7 +287,7 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
         lines = super().report(summary)
         unseen = summary["unseen"]
         if unseen is not None:
-            area = f"; then {figures_text(unseen, ['auc'])}" if "auc" in unseen else ""
+            area = f"; then {metrics_text(unseen, ['auc'])}" if "auc" in unseen else ""
             lines.append(unseen_text(unseen, "accuracy") + area)
         return lines
 
@@ -293,7 +296,7 @@ def _read(options: DocumentRun) -> LabelledTexts:
     """Reads the texts of all users."""
     dataset, path = options.find(SOURCES)
     if dataset == "generated":
-        # One set of texts for all seeds; what differs is its split.
+        # One set of texts for all seeds; seeds differ in the split.
         return generate_subreddits(seed=0)
     limits: dict[str, Any] = {
         "min_texts": options.min_texts,
@@ -317,12 +320,12 @@ def _read(options: DocumentRun) -> LabelledTexts:
 def _evaluate(
     experiment: DocumentExperiment, trained: TrainedModel, part: EvaluationSet
 ) -> tuple[ClientResults, dict[str, float]]:
-    """Returns results, and of labels that differ the area under all texts' ROC curve as `auc`."""
-    from fedpersonal.tasks.documents.data import area_metric
+    """Returns results, and the `auc` pooled over texts if labels are binary and differ."""
+    from fedpersonal.tasks.documents.data import auc_metric
 
     is_binary = experiment.data.is_binary
     results = experiment.evaluation(part, with_predictions=is_binary)(trained)
-    return results, area_metric(results, part.query) if is_binary else {}
+    return results, auc_metric(results, part.query) if is_binary else {}
 
 
 TASK = DocumentTask()

@@ -1,4 +1,4 @@
-"""Recommendation from implicit feedback as a task: its options, its model, its two rankings."""
+"""The task of recommendation from implicit feedback: options, model, and two rankings."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 
 from fedpersonal.data import movielens
 from fedpersonal.data.interactions import Interactions
-from fedpersonal.data.ranking import FEWEST
+from fedpersonal.data.ranking import MIN_UNRATED
 from fedpersonal.data.ratings import keep_users
-from fedpersonal.errors import counted
+from fedpersonal.errors import with_count
 from fedpersonal.methods.fedrap import FedRapOptions
 from fedpersonal.options import option
-from fedpersonal.runs.tested import TestReport
+from fedpersonal.runs.tested import EvaluationReport
 from fedpersonal.tasks.interactions.data import InteractionData, split_interactions
 from fedpersonal.tasks.items import (
     LAYERS,
-    OWN_ITEMS,
+    PER_CLIENT_ITEMS,
     FactorizationOptions,
     ItemTask,
     factorization,
@@ -29,7 +29,7 @@ from fedpersonal.tasks.options import RunOptions, TableOptions
 from fedpersonal.tasks.task import EvaluationSet
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.guess import Guess
+    from fedpersonal.evaluation.baselines import Baseline
     from fedpersonal.evaluation.results import ClientResults
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.report.samples import Recommendations
@@ -48,7 +48,7 @@ class InteractionOptions(
     FactorizationOptions,
     defaults={"embedding_dim": 32, "use_biases": True},
 ):
-    """The interactions, and the matrix factorization of them."""
+    """The interactions, and their matrix factorization."""
 
     dataset: str = option(
         "auto",
@@ -58,59 +58,60 @@ class InteractionOptions(
     )
     interactions_file: str | None = option(
         None,
-        "An own table of users and items, in place of --dataset. --user_column, --item_column and "
-        "--time_column say what its columns are called.",
+        "Your table of users and items, in place of --dataset. --user_column, --item_column and "
+        "--time_column name its columns.",
         in_help=True,
     )
-    item_column: str = option("item", "Its column of items.")
-    min_interactions: int = option(3, "Users with fewer are left out.", at_least=3)
+    item_column: str = option("item", "The table's column of items.")
+    min_interactions: int = option(3, "Users with fewer interactions are left out.", at_least=3)
     num_negatives: int = option(
         4,
-        "Items drawn for each interaction as negatives, anew in every round.",
+        "Negatives sampled for each interaction, new ones in every round.",
         at_least=1,
         in_help=True,
     )
     support_negatives: int = option(
         4,
-        "The same of what a client trains on before it predicts, drawn once; 0: all items that may "
-        "be drawn.",
+        "Negatives for each interaction of the support sets, sampled once; 0: all candidates.",
         at_least=0,
     )
     leaky_negatives: bool = option(
         False,
-        "For comparison alone: held-out items are never negatives, which leaks what is held out. "
-        "Else negatives are any items that a user has not in training.",
+        "For comparison alone: held-out items are never negatives, which leaks them. Else any item "
+        "that a user has not in training may be a negative.",
     )
     hidden_units: tuple[int, ...] = option(
         (0,),
-        "Units of a hidden layer of a network of a user's and an item's embedding (FedNCF); 0: no "
-        "network, but their product.",
+        "Units of hidden layers of a network over a user's and an item's embedding (FedNCF); 0: "
+        "the product of the embeddings, without a network.",
         at_least=0,
         at_most=10_000,
     )
-    pool_batch_size: int = option(1000, "Examples of a batch of centralized.", at_least=1)
+    pool_batch_size: int = option(
+        1000, "Examples in a batch of the method centralized.", at_least=1
+    )
 
 
 class InteractionRun(InteractionOptions, FedRapOptions, RunOptions):
-    """These options, and those of any run."""
+    """The options of a run of this task."""
 
 
 class InteractionTask(ItemTask[InteractionRun, Interactions, InteractionData]):
-    """Logistic matrix factorization: who chooses which item next.
+    """Logistic matrix factorization of implicit feedback.
 
-    A user's last interaction is ranked among items that the user has not chosen. Where no layer is
-    local, users' embeddings are rows of a table that the server has.
+    A user's last interaction is ranked among items that the user has not chosen. Without local
+    layers, users' embeddings are rows of a server's table.
     """
 
     name = "interactions"
-    own_options = InteractionOptions
+    extra_options = InteractionOptions
     defaults = {"method": "furl"}
-    layers = dataclasses.replace(LAYERS, own_items=(OWN_ITEMS,))
+    layers = dataclasses.replace(LAYERS, per_client_items=(PER_CLIENT_ITEMS,))
     examples = "items"
     metrics = ("hr@10", "ndcg@10", "hr@10_all", "ndcg@10_all")
     meanings = {
-        "accuracy": "share of candidates told right, as chosen next or not; most are not, so no "
-        "measure of a ranking",
+        "accuracy": "share of candidates classified right, as chosen next or not; most are not, so "
+        "it does not measure a ranking",
     }
     predicts = (
         "Which of {num_items} items each of {num_users} users chooses next, from those chosen "
@@ -122,8 +123,8 @@ class InteractionTask(ItemTask[InteractionRun, Interactions, InteractionData]):
         """Reads the interactions that options name."""
         least = options.min_interactions
         columns = {**options.columns("user", "item", "time"), "rating_column": None}
-        found = options.find_table(SOURCES)
-        ratings = movielens.load(*found, min_ratings=least, columns=columns)
+        source = options.find_table(SOURCES)
+        ratings = movielens.load(*source, min_ratings=least, columns=columns)
         interactions = keep_users(Interactions(**vars(ratings)), min_ratings=least)
         return options.choose_users(interactions)
 
@@ -134,7 +135,7 @@ class InteractionTask(ItemTask[InteractionRun, Interactions, InteractionData]):
     def build_model(
         self, sizes: SimpleNamespace, options: InteractionRun, local_layers: Sequence[str]
     ) -> PartitionedModel:
-        """Returns one user's model where layers are local, else one with a table of all users."""
+        """Returns one user's model if layers are local, else one with a table of all users."""
         import tensorflow as tf
 
         from fedpersonal.model.metrics import binary_accuracy
@@ -151,49 +152,51 @@ class InteractionTask(ItemTask[InteractionRun, Interactions, InteractionData]):
             item_sparsity=options.item_sparsity,
         )
 
-    def pool(self, options: InteractionRun, num_clients: int) -> tuple[int, int]:
-        """A round of a server is a pass over all interactions and new negatives."""
+    def central_batching(self, options: InteractionRun, num_clients: int) -> tuple[int, int]:
+        """Returns the batch size; a round is a pass over all interactions and new negatives."""
         return options.pool_batch_size, 1
 
     def validate(
         self, experiment: InteractionExperiment
     ) -> Callable[[TrainedModel], ClientResults]:
-        """Returns what ranks the items held out for validation among sampled ones."""
+        """Returns a function that ranks the items held out for validation among sampled ones."""
         from fedpersonal.tasks.interactions.data import RankedResults
 
         evaluate, suffix = super().validate(experiment), experiment.data.source.candidates_suffix
         return lambda trained: RankedResults(**vars(evaluate(trained)), suffix=suffix)
 
-    def validated_metrics(self, data: InteractionData) -> Sequence[str]:
-        """Returns those of the ranking among sampled items."""
+    def validation_metrics(self, data: InteractionData) -> Sequence[str]:
+        """Returns the metrics of the ranking among sampled items."""
         return [f"{name}{data.source.candidates_suffix}" for name in ("hr@10", "ndcg@10")]
 
-    def test(self, experiment: InteractionExperiment, trained: TrainedModel) -> TestReport:
+    def test(self, experiment: InteractionExperiment, trained: TrainedModel) -> EvaluationReport:
         """Ranks the test users' held-out items among sampled ones, and among all."""
         from fedpersonal.tasks.interactions.data import RankedResults, rank_among_all
         from fedpersonal.tasks.items import ranked_means
 
         data = experiment.data
-        found = experiment.evaluation(data.test)(trained)
-        results = RankedResults(**vars(found), suffix=data.source.candidates_suffix)
+        evaluated = experiment.evaluation(data.test)(trained)
+        results = RankedResults(**vars(evaluated), suffix=data.source.candidates_suffix)
         among_all = rank_among_all(experiment, trained)
         columns = {**results.ranking, **among_all}
-        return TestReport(results, ranked_means(among_all), columns)
+        return EvaluationReport(results, ranked_means(among_all), columns)
 
-    def guesses(self, experiment: InteractionExperiment, part: EvaluationSet) -> dict[str, Guess]:
-        """Ranks by popularity, the same for all users, and at random; tells all as not chosen."""
-        from fedpersonal.evaluation.guess import CHANCE, Guess
+    def baselines(
+        self, experiment: InteractionExperiment, part: EvaluationSet
+    ) -> dict[str, Baseline]:
+        """Returns rankings by popularity and at random, and the accuracy of choosing no item."""
+        from fedpersonal.evaluation.baselines import CHANCE, Baseline
         from fedpersonal.tasks.interactions.data import rank_by_chance, rank_by_popularity
 
-        guesses = {"popularity": rank_by_popularity, CHANCE: rank_by_chance}
+        rankings = {"popularity": rank_by_popularity, CHANCE: rank_by_chance}
         data = experiment.data
-        ranked = {name: Guess.of_clients(rank(data, part)) for name, rank in guesses.items()}
-        return {**ranked, "none is chosen": Guess.of_labels(part.query, np.zeros(1))}
+        ranked = {name: Baseline.from_clients(rank(data, part)) for name, rank in rankings.items()}
+        return {**ranked, "none is chosen": Baseline.from_labels(part.query, np.zeros(1))}
 
     def recommend(
         self, experiment: InteractionExperiment, trained: TrainedModel, results: ClientResults
     ) -> Recommendations:
-        """Scores the items for some test users; held out is their last interaction."""
+        """Scores the items for a few test users, whose last interaction is held out."""
         from fedpersonal.tasks.items import recommend
 
         query = experiment.data.test.query
@@ -201,7 +204,7 @@ class InteractionTask(ItemTask[InteractionRun, Interactions, InteractionData]):
         return recommend(experiment, trained, results, held_out=held_out)
 
     def describe(self, experiment: InteractionExperiment) -> dict[str, Any]:
-        """Says whether negatives leak what is held out."""
+        """Returns whether negatives leak the held-out items."""
         return {"leaky_negatives": experiment.options.leaky_negatives}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
@@ -210,11 +213,11 @@ class InteractionTask(ItemTask[InteractionRun, Interactions, InteractionData]):
         lines = super().report(summary)
         if test["num_clients_without_query"]:
             lines.append(
-                f"{counted(test['num_clients_without_query'], 'users')} left fewer than {FEWEST} "
-                "items, too few to rank among"
+                f"{with_count(test['num_clients_without_query'], 'users')} left fewer than "
+                f"{MIN_UNRATED} items, too few to rank among"
             )
         if summary["leaky_negatives"]:
-            lines.append("these figures leak: held-out items are never negatives in training")
+            lines.append("these metrics leak: held-out items are never negatives in training")
         return lines
 
 

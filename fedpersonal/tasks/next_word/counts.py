@@ -1,6 +1,6 @@
-"""Next words predicted without a neural network: the most frequent word, and counts of trigrams.
+"""Baselines of next word prediction: the most frequent word, and counts of trigrams.
 
-Nothing here is personal: all is counted over the training clients' sentences.
+They are not personalised: words are counted over all training clients' sentences.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ import scipy.sparse
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.vocabulary import EOS, NUM_SPECIAL, PAD, Vocabulary
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.guess import Guess
+from fedpersonal.evaluation.baselines import Baseline
 from fedpersonal.tasks.next_word.data import NextWordData
 from fedpersonal.tasks.task import EvaluationSet
 
-# Contexts whose scores of all ids are held at once.
+# Contexts whose scores of all ids are in memory at once.
 _BLOCK = 512
 
 
 class Choices(NamedTuple):
-    """What is predicted of each target, int64 (num_sentences, sequence_length) both.
+    """Predictions of each target, int64 (num_sentences, sequence_length) both.
 
     Attributes:
         likeliest: The most likely id.
-        likeliest_known: The most likely one that is no bucket.
+        likeliest_in_vocabulary: The most likely id that is no bucket.
     """
 
     likeliest: np.ndarray
-    likeliest_known: np.ndarray
+    likeliest_in_vocabulary: np.ndarray
 
 
 def predict_most_frequent(
     train: ClientDataset, query: ClientDataset, vocabulary: Vocabulary
 ) -> Choices:
-    """Predicts the training clients' most frequent known word everywhere."""
+    """Predicts the training clients' most frequent word of the vocabulary everywhere."""
     counts = np.bincount(train.labels.reshape(-1), minlength=vocabulary.size)
     word = NUM_SPECIAL + int(counts[NUM_SPECIAL : vocabulary.num_known].argmax())
     choices = np.full(query.labels.shape, word)
@@ -48,14 +48,15 @@ def predict_by_trigrams(
 ) -> Choices:
     """Predicts by interpolated counts of three tokens, of two and of one.
 
-    Of a context seen n times, before d different tokens, a token's probability is its count + d
-    times its probability after the context without its first token, divided by n + d (Witten and
-    Bell, "The Zero-Frequency Problem", IEEE Transactions on Information Theory 37(4), 1991).
+    If a context was seen n times, before d different tokens, a token's probability is (c + d p) /
+    (n + d), where c is the token's count after the context and p its probability after the context
+    without its first token (Witten and Bell, "The Zero-Frequency Problem", IEEE Transactions on
+    Information Theory 37(4), 1991).
 
     Args:
-        train: Sentences to count, as of `next_word_examples`.
+        train: Sentences to count, as from `next_word_examples`.
         query: Sentences to predict.
-        vocabulary: Their ids.
+        vocabulary: The sentences' vocabulary.
     """
     size = vocabulary.size
     pairs, lasts, targets = _contexts(train, size)
@@ -65,10 +66,10 @@ def predict_by_trigrams(
     seen, places = np.unique(pairs, return_inverse=True)
     by_one, by_two = _count(lasts, targets, size, size), _count(places, targets, seen.size, size)
 
-    asked, which = np.unique(_contexts(query, size)[0], return_inverse=True)
-    chosen = np.empty((2, asked.size), np.int64)
-    for start in range(0, asked.size, _BLOCK):
-        block = asked[start : start + _BLOCK]
+    queried, which = np.unique(_contexts(query, size)[0], return_inverse=True)
+    chosen = np.empty((2, queried.size), np.int64)
+    for start in range(0, queried.size, _BLOCK):
+        block = queried[start : start + _BLOCK]
         scores = _interpolate(by_one, block % size, single)
         at = np.searchsorted(seen, block)
         is_seen = np.isin(block, seen)
@@ -81,73 +82,75 @@ def predict_by_trigrams(
 PREDICTORS = {"Most frequent word": predict_most_frequent, "Trigram counts": predict_by_trigrams}
 
 
-def guess_words(data: NextWordData, part: EvaluationSet) -> dict[str, Guess]:
-    """Returns what each predictor comes to, by its name in lower case.
+def word_baselines(data: NextWordData, part: EvaluationSet) -> dict[str, Baseline]:
+    """Returns the metrics of each predictor, by its name in lower case.
 
     Args:
-        data: The sentences; clients that are read only when they are drawn are not counted.
-        part: Its `validation` or `test` clients.
+        data: The sentences; the result is empty if clients are read only when they are sampled.
+        part: The data's `validation` or `test` clients.
     """
     if not isinstance(data.train, ClientDataset):
         return {}
-    return {name.lower(): Guess.of_sums(_count_right(data, name, part)) for name in PREDICTORS}
+    return {name.lower(): Baseline.from_sums(_count_right(data, name, part)) for name in PREDICTORS}
 
 
 def score_choices(data: NextWordData, name: str) -> dict[str, np.ndarray]:
-    """Returns columns as those of a run's `per_client.csv`, a row a test client.
+    """Returns columns as in a run's `per_client.csv`, with a row for each test client.
 
     Args:
         data: The sentences.
         name: One of `PREDICTORS`.
 
     Raises:
-        UserError: If the training clients are read only when they are drawn.
+        UserError: If the training clients are read only when they are sampled.
     """
     if not isinstance(data.train, ClientDataset):
         raise UserError(f"{name}: {data.name} is too large to be counted as a whole.")
-    found = _count_right(data, name, data.test)
+    metrics = _count_right(data, name, data.test)
     return {
         "client": data.test.query.client_ids,
-        "num_known_words": found["accuracy_among_known"][:, 1],
-        "num_after_personal_words": found["personal_word_accuracy"][:, 1],
+        "num_known_words": metrics["accuracy_among_known"][:, 1],
+        "num_after_personal_words": metrics["personal_word_accuracy"][:, 1],
         **{
             f"{name}_after": pairs[:, 0] / np.maximum(pairs[:, 1], 1)
-            for name, pairs in found.items()
+            for name, pairs in metrics.items()
         },
     }
 
 
 def _count_right(data: NextWordData, name: str, part: EvaluationSet) -> dict[str, np.ndarray]:
-    """Returns of each metric how many targets are right and how many count, (num_clients, 2)."""
+    """Returns metric's name to the numbers of right and of all targets, (num_clients, 2)."""
     assert isinstance(data.train, ClientDataset)
     query, num_known = part.query, data.vocabulary.num_known
     choices = PREDICTORS[name](data.train, query, data.vocabulary)
 
-    def sums(labels: np.ndarray, chosen: np.ndarray, counted: np.ndarray) -> np.ndarray:
-        right = counted & (chosen == labels)
+    def sums(labels: np.ndarray, chosen: np.ndarray, is_target: np.ndarray) -> np.ndarray:
+        right = is_target & (chosen == labels)
         clients, count = query.example_clients, query.num_clients
-        columns = [np.bincount(clients, c.sum(1), count).astype(np.int64) for c in (right, counted)]
+        masks = (right, is_target)
+        columns = [np.bincount(clients, mask.sum(1), count).astype(np.int64) for mask in masks]
         return np.stack(columns, axis=-1)
 
     labels = query.labels
     is_token = labels != PAD
     is_known = is_token & (labels < num_known)
     is_word = is_known & (labels != EOS)
-    found = {
+    metrics = {
         "accuracy": sums(labels, choices.likeliest, is_token),
         "accuracy_without_oov": sums(labels, choices.likeliest, is_known),
         "accuracy_without_oov_or_eos": sums(labels, choices.likeliest, is_word),
-        "accuracy_among_known": sums(labels, choices.likeliest_known, is_word),
+        "accuracy_among_known": sums(labels, choices.likeliest_in_vocabulary, is_word),
     }
     if part is data.test:
         personal = data.after_personal_words.query.labels
-        counted = (personal != PAD) & (personal != EOS) & (personal < num_known)
-        found["personal_word_accuracy"] = sums(personal, choices.likeliest_known, counted)
-    return found
+        is_target = (personal != PAD) & (personal != EOS) & (personal < num_known)
+        predicted = choices.likeliest_in_vocabulary
+        metrics["personal_word_accuracy"] = sums(personal, predicted, is_target)
+    return metrics
 
 
 def _contexts(sentences: ClientDataset, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns of each target the two tokens before it as a number, the last one, and itself."""
+    """Returns, for each target, an id of the two tokens before it, the last of them, and itself."""
     token = sentences.features["token"].astype(np.int64)
     before = np.pad(token, ((0, 0), (1, 0)), constant_values=PAD)[:, :-1]
     columns = before * size + token, token, sentences.labels
@@ -166,8 +169,8 @@ def _count(
 def _interpolate(
     counts: scipy.sparse.csr_matrix, rows: np.ndarray, shorter: np.ndarray
 ) -> np.ndarray:
-    """Returns probabilities of all ids, (n, size), of rows of counts and of shorter contexts."""
-    own = counts[rows]
-    # A context that was never seen leaves it to the shorter one.
-    weight = np.maximum(own.getnnz(1), 1)[:, np.newaxis]
-    return (own.toarray() + weight * shorter) / (own.sum(1).A + weight)
+    """Returns probabilities of all ids, (n, size), from rows of counts and shorter contexts."""
+    selected = counts[rows]
+    # An unseen context gets the probabilities of the shorter one.
+    weight = np.maximum(selected.getnnz(1), 1)[:, np.newaxis]
+    return (selected.toarray() + weight * shorter) / (selected.sum(1).A + weight)

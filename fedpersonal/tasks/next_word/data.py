@@ -1,4 +1,4 @@
-"""Who trains on which sentences, and who is evaluated on which (Singhal et al., section 5.1.2)."""
+"""The split of sentences and clients for next word prediction (Singhal et al., section 5.1.2)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fedpersonal.data.sources import FILE, Sources
 from fedpersonal.data.splits import check_num_clients, split_clients, split_support_query
 from fedpersonal.data.stack_overflow import DATABASE, StackOverflow, StackOverflowClients
 from fedpersonal.data.vocabulary import EOS, PAD, Vocabulary, build_vocabulary, next_word_examples
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.options import option
+from fedpersonal.randomness import Purpose, generator
 from fedpersonal.tasks.options import TextOptions
 from fedpersonal.tasks.task import Data, EvaluationSet
 
@@ -31,9 +31,9 @@ class NextWordData(Data):
 
     Attributes:
         vocabulary: The words' ids, from the training clients.
-        after_personal_words: The test clients, of whose query sets only what follows a personal
-            word is to be predicted: a word out of the vocabulary that is in the client's support
-            set. All other targets are `EOS`, which metrics of words leave out.
+        after_personal_words: The test clients, with only the targets that follow a personal word: a
+            word out of the vocabulary that is in the client's support set. All other targets are
+            `EOS`, which metrics of words leave out.
         coverage: Share of the test clients' words that are in the vocabulary, or None.
     """
 
@@ -59,15 +59,15 @@ def split_text(corpus: TextCorpus, options: NextWordRun) -> NextWordData:
         known_words=options.known_words,
     )
     examples = next_word_examples(corpus, vocabulary, sequence_length=options.sequence_length)
-    some = validation[: options.max_validation_clients or None]
-    tested, after_personal_words = _tested(
+    validation = validation[: options.max_validation_clients or None]
+    test_set, after_personal_words = _test_sets(
         corpus.subset(test), vocabulary, options, options.sequence_length
     )
     return NextWordData(
         corpus.name,
         examples.subset(train),
-        _evaluated(examples.subset(some), options),
-        tested,
+        _evaluation_set(examples.subset(validation), options),
+        test_set,
         vocabulary,
         after_personal_words,
         vocabulary.coverage(corpus, test),
@@ -77,14 +77,14 @@ def split_text(corpus: TextCorpus, options: NextWordRun) -> NextWordData:
 def sample_stack_overflow(
     data: StackOverflow, options: NextWordRun, *, max_test_clients: int = 2_000
 ) -> NextWordData:
-    """Prepares TFF's Stack Overflow: its own three parts, the evaluated ones a random sample."""
+    """Prepares TFF's Stack Overflow with its three parts, and samples the evaluated clients."""
 
     def sample(part: StackOverflowClients, count: int, purpose: Purpose) -> np.ndarray:
         order = generator(purpose, options.seed).permutation(part.num_clients)
         return order[: count or None]
 
-    some = sample(data.validation, options.max_validation_clients, Purpose.VALIDATION_CLIENTS)
-    tested, after_personal_words = _tested(
+    validation = sample(data.validation, options.max_validation_clients, Purpose.VALIDATION_CLIENTS)
+    test_set, after_personal_words = _test_sets(
         data.test.corpus(sample(data.test, max_test_clients, Purpose.TEST_CLIENTS)),
         data.vocabulary,
         options,
@@ -93,39 +93,39 @@ def sample_stack_overflow(
     return NextWordData(
         data.name,
         data.train,
-        _evaluated(data.validation.subset(some), options),
-        tested,
+        _evaluation_set(data.validation.subset(validation), options),
+        test_set,
         data.vocabulary,
         after_personal_words,
     )
 
 
-def _tested(
+def _test_sets(
     corpus: TextCorpus, vocabulary: Vocabulary, options: NextWordRun, sequence_length: int
 ) -> tuple[EvaluationSet, EvaluationSet]:
-    """Returns the test clients, and the same with what follows their personal words alone."""
+    """Returns the test clients, and the same with targets after personal words only."""
     length = {"sequence_length": sequence_length}
-    tested = _evaluated(next_word_examples(corpus, vocabulary, **length), options)
-    # Words themselves, which share no buckets.
+    test_set = _evaluation_set(next_word_examples(corpus, vocabulary, **length), options)
+    # The ids of this vocabulary are exact: no words share a bucket.
     words = Vocabulary(corpus.lexicon, num_oov_buckets=1)
-    exact = _evaluated(next_word_examples(corpus, words, **length), options)
+    exact = _evaluation_set(next_word_examples(corpus, words, **length), options)
     is_unknown = np.zeros(words.size, bool)
     is_unknown[words.ids(corpus.lexicon)] = vocabulary.ids(corpus.lexicon) >= vocabulary.num_known
 
-    def of_clients(part: ClientDataset) -> np.ndarray:
+    def client_words(part: ClientDataset) -> np.ndarray:
         return part.example_clients[:, np.newaxis] * words.size + part.features["token"]
 
     support, query = exact.support, exact.query
-    personal = of_clients(support)[is_unknown[support.features["token"]]]
-    counts = np.isin(of_clients(query), personal) | (query.labels == PAD)
-    labels = np.where(counts, tested.query.labels, np.int32(EOS))
-    chosen = dataclasses.replace(tested.query, labels=labels)
-    return tested, dataclasses.replace(tested, query=chosen)
+    personal = client_words(support)[is_unknown[support.features["token"]]]
+    is_target = np.isin(client_words(query), personal) | (query.labels == PAD)
+    labels = np.where(is_target, test_set.query.labels, np.int32(EOS))
+    after_personal_words = dataclasses.replace(test_set.query, labels=labels)
+    return test_set, dataclasses.replace(test_set, query=after_personal_words)
 
 
-def _evaluated(dataset: ClientDataset, options: NextWordRun) -> EvaluationSet:
+def _evaluation_set(dataset: ClientDataset, options: NextWordRun) -> EvaluationSet:
     parts = options.split_options()
-    if parts["split"] == "shared":  # What is predicted must not be known.
+    if parts["split"] == "shared":  # Query sets must not be in support sets.
         parts["split"] = "aggregated"
     return EvaluationSet(
         *split_support_query(dataset, batch_size=options.client_batch_size, **parts)
@@ -154,24 +154,28 @@ class SentenceOptions(TextOptions):
         "auto",
         "Sentences. auto: --text_file if that is given, else what is in --data_dir (TFF's Stack "
         "Overflow, or stack_exchange.jsonl.gz), else a generated corpus. stack_overflow: TFF's "
-        "own, downloaded (many gigabytes) where --data_dir does not have it yet.",
+        "data, downloaded (many gigabytes) if --data_dir does not have them yet.",
         choices=SOURCES.choices,
     )
-    cache_dir: str = option("results/text_cache", "Keeps tokenised texts.", may_differ=True)
-    min_sentences: int = option(2, "Users with fewer are left out.", at_least=2)
+    cache_dir: str = option(
+        "results/text_cache", "The folder for tokenised texts.", may_differ=True
+    )
+    min_sentences: int = option(2, "Users with fewer sentences are left out.", at_least=2)
     max_sentences: int | None = option(
         None,
-        f"Sentences of a user that are kept. [default: {_PAPER_SENTENCES} of Stack Overflow, else "
+        f"Sentences kept for each user. [default: {_PAPER_SENTENCES} of Stack Overflow, else "
         f"{_OTHER_SENTENCES}]",
         at_least=2,
     )
     kept_sentences: str = option(
         "earliest",
-        "Which sentences of a user are kept: the earliest, or the first ones as stored, as in the "
-        "reference. Sorted by time either way.",
+        "The sentences kept for a user: the earliest, or the first ones as stored, as in the "
+        "reference. Both are sorted by time.",
         choices=KEPT_SENTENCES,
     )
-    max_validation_clients: int = option(500, "Validates on so many at most; 0: all.", at_least=0)
+    max_validation_clients: int = option(
+        500, "The maximal number of validation clients; 0: all.", at_least=0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,14 +193,14 @@ class Sentences:
     options: SentenceOptions
 
     @property
-    def is_the_papers(self) -> bool:
-        """Whether these are the data of the paper's figures."""
+    def is_paper_data(self) -> bool:
+        """Whether these are the data of the paper's results."""
         return self.kind == STACK_OVERFLOW
 
     @property
     def max_sentences(self) -> int:
-        """How many sentences of a user are kept."""
-        usual = _PAPER_SENTENCES if self.is_the_papers else _OTHER_SENTENCES
+        """The maximal number of sentences kept for each user."""
+        usual = _PAPER_SENTENCES if self.is_paper_data else _OTHER_SENTENCES
         return self.options.max_sentences or usual
 
     @functools.cached_property
@@ -204,7 +208,7 @@ class Sentences:
         """The sentences of a table, or generated ones."""
         options = self.options
         if self.kind == "generated":
-            # One corpus for all seeds; what differs is its split.
+            # One corpus for all seeds; seeds differ in the split.
             return options.choose_users(generate_corpus(seed=0))
         assert self.path  # A table has one.
         corpus = read_text(
@@ -220,32 +224,32 @@ class Sentences:
     @property
     def name(self) -> str:
         """The data set's name."""
-        return STACK_OVERFLOW if self.is_the_papers else self.corpus.name
+        return STACK_OVERFLOW if self.is_paper_data else self.corpus.name
 
     def summary(self) -> str:
-        """Returns a line that says what there is, and what was left out of a table."""
-        if self.is_the_papers:
-            return f"{STACK_OVERFLOW}: TFF's own federated data"
+        """Returns a line on the size of the data, and on rows of a table that were left out."""
+        if self.is_paper_data:
+            return f"{STACK_OVERFLOW}: TFF's federated data"
         return self.corpus.summary()
 
     def fingerprint(self) -> str:
-        """Returns what tells these sentences from others; TFF's own are known by name."""
-        return STACK_OVERFLOW if self.is_the_papers else self.corpus.fingerprint()
+        """Returns a hash of the sentences, or the name of TFF's data."""
+        return STACK_OVERFLOW if self.is_paper_data else self.corpus.fingerprint()
 
     def describe(self) -> dict[str, object]:
-        """Returns what tells these sentences from others, and how many there are, if known."""
+        """Returns the entries that distinguish these sentences from others, and sizes if known."""
         return {
-            **({"dataset": STACK_OVERFLOW} if self.is_the_papers else self.corpus.describe()),
+            **({"dataset": STACK_OVERFLOW} if self.is_paper_data else self.corpus.describe()),
             "max_sentences": self.max_sentences,
             "max_validation_clients": self.options.max_validation_clients or None,
         }
 
     def num_distinct_words(self, seeds: Iterable[int]) -> int | None:
-        """Returns how many distinct words the training users have, the fewest of these splits.
+        """Returns the number of distinct words of training users, the least over these splits.
 
-        None stands for more than anyone asks for.
+        None means more than any option can request.
         """
-        if self.is_the_papers:
+        if self.is_paper_data:
             return None
         trainers = (split_clients(self.corpus.num_clients, seed=seed)[0] for seed in seeds)
         return min(int(np.unique(self.corpus.subset(train).words).size) for train in trainers)

@@ -1,4 +1,4 @@
-"""Next word prediction as a task: its options, its model, where its sentences come from."""
+"""The task of next word prediction: options, data, model, and evaluation."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fedpersonal.data.stack_overflow import find_database, load_stack_overflow
 from fedpersonal.data.vocabulary import KNOWN_WORDS
 from fedpersonal.methods.method import Layers, Method
 from fedpersonal.options import option
-from fedpersonal.runs.tested import TestReport
-from fedpersonal.tasks.figures import before_and_after, beside, figures_text, tested_text
+from fedpersonal.runs.tested import EvaluationReport
+from fedpersonal.tasks.figures import before_and_after, metrics_text, population_text, with_baseline
 from fedpersonal.tasks.next_word.data import (
     SOURCES,
     STACK_OVERFLOW,
@@ -28,7 +28,7 @@ from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import EvaluationSet, Task
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.guess import Guess
+    from fedpersonal.evaluation.baselines import Baseline
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.training.trained import TrainedModel
@@ -39,24 +39,27 @@ if TYPE_CHECKING:
 class NextWordOptions(SentenceOptions):
     """The sentences, and the LSTM that predicts their words, by default of the reference's size."""
 
-    vocab_size: int = option(10_000, "Known words.", at_least=1, at_most=10**7, in_help=True)
+    vocab_size: int = option(
+        10_000, "Words in the vocabulary.", at_least=1, at_most=10**7, in_help=True
+    )
     known_words: str = option(
         "most_frequent",
-        "Which words are known: the most frequent, or those that most users write. TFF's Stack "
-        "Overflow always has the latter.",
+        "The words of the vocabulary: the most frequent, or those that most users write. TFF's "
+        "Stack Overflow always has the latter.",
         choices=KNOWN_WORDS,
     )
     num_oov_buckets: int | None = option(
         None,
-        "Hash buckets of other words. [default: 500 where each client has embeddings of its own "
-        "for them, else 1]",
+        "Hash buckets of words out of the vocabulary. [default: 500 if each client has local "
+        "embeddings for them, else 1]",
         at_least=1,
         at_most=10**7,
     )
     sequence_length: int = option(20, "Tokens of a sentence.", at_least=1, at_most=10_000)
     padding_in_loss: bool = option(
         False,
-        "The loss is a mean over all positions, padding too, as in the reference; else of tokens.",
+        "The loss is a mean over all positions, with padding, as in the reference; else over "
+        "tokens.",
     )
     embedding_dim: int = option(96, "Size of an embedding.", at_least=1, at_most=10_000)
     lstm_units: int = option(670, "Units of the LSTM.", at_least=1, at_most=10_000)
@@ -64,14 +67,14 @@ class NextWordOptions(SentenceOptions):
 
 
 class NextWordRun(NextWordOptions, RunOptions):
-    """These options, and those of any run."""
+    """The options of a run of this task."""
 
 
 class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
-    """An LSTM, each client's own embeddings of unknown words (Singhal et al., section 5.1.2)."""
+    """An LSTM with local embeddings of unknown words (Singhal et al., section 5.1.2)."""
 
     name = "stackoverflow"
-    own_options = NextWordOptions
+    extra_options = NextWordOptions
     defaults = {
         "method": "fed_recon",
         "total_rounds": 2500,
@@ -91,12 +94,12 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
     examples = "sentences"
     meanings = {
         "accuracy": "share of next words predicted right, unknown words and ends of sentences too",
-        "accuracy_without_oov": "the same, where the next word is a known one or the end",
-        "accuracy_without_oov_or_eos": "the same, where the next word is a known one",
-        "accuracy_among_known": "the same, by the likeliest known word: fair to any number of "
-        "buckets of unknown words",
-        "personal_word_accuracy": "share of known words predicted right that follow a word of the "
-        "client's own",
+        "accuracy_without_oov": "share of next words predicted right, known words and ends only",
+        "accuracy_without_oov_or_eos": "share of next words predicted right, known words only",
+        "accuracy_among_known": "share of next words predicted right, known words only, by the "
+        "likeliest known word: comparable for any number of buckets of unknown words",
+        "personal_word_accuracy": "share of known words predicted right after an unknown word of "
+        "the client's support set",
     }
     predicts = (
         "The next word in {num_sentences} sentences by {num_users} users, from the words before it"
@@ -104,10 +107,11 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
     sources = SOURCES
     usual_server_optimizer = "yogi"
 
-    def settle(self, options: NextWordRun) -> NextWordRun:
-        """Returns the options with the method's usual values in place of None."""
-        options = super().settle(options)
-        buckets = options.num_oov_buckets or (500 if _has_own_words(self.method(options)) else 1)
+    def with_defaults(self, options: NextWordRun) -> NextWordRun:
+        """Returns the options with the method's defaults in place of None."""
+        options = super().with_defaults(options)
+        has_local_words = _has_local_words(self.method(options))
+        buckets = options.num_oov_buckets or (500 if has_local_words else 1)
         return options.replace(num_oov_buckets=buckets)
 
     def read(self, options: NextWordRun) -> Sentences:
@@ -119,10 +123,10 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
         return Sentences(kind, path, options)
 
     def split(self, source: Sentences, options: NextWordRun) -> NextWordData:
-        """Splits the sentences with the vocabulary and buckets that the options ask for."""
-        if not source.is_the_papers:
+        """Splits the sentences with the options' vocabulary and buckets."""
+        if not source.is_paper_data:
             return split_text(source.corpus, options)
-        assert options.num_oov_buckets  # Settled.
+        assert options.num_oov_buckets  # `with_defaults` has set it.
         parts = load_stack_overflow(
             vocab_size=options.vocab_size,
             num_oov_buckets=options.num_oov_buckets,
@@ -154,10 +158,10 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
             token_accuracy,
         )
 
-        known, padded = {"num_known": sizes.num_known}, options.padding_in_loss
+        words, padded = {"num_known": sizes.num_known}, options.padding_in_loss
         return PartitionedModel(
             next_word_lstm(
-                **known,
+                **words,
                 num_oov_buckets=sizes.num_oov_buckets,
                 embedding_dim=options.embedding_dim,
                 lstm_units=options.lstm_units,
@@ -167,44 +171,44 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
             loss=functools.partial(sum_cross_entropy, with_padding=padded),
             metrics=(
                 token_accuracy("accuracy"),
-                token_accuracy("accuracy_without_oov", **known),
-                token_accuracy("accuracy_without_oov_or_eos", **known, without=(EOS,)),
-                token_accuracy("accuracy_among_known", **known, without=(EOS,), among_known=True),
+                token_accuracy("accuracy_without_oov", **words),
+                token_accuracy("accuracy_without_oov_or_eos", **words, without=(EOS,)),
+                token_accuracy("accuracy_among_known", **words, without=(EOS,), among_known=True),
             ),
             lookups={"known_embedding": "known_token", "oov_embedding": "oov_token"},
             label_spec=tf.TensorSpec([None, None], tf.int32),
             example_weight=count_positions if padded else count_tokens,
             unit="tokens",
-            # Padding that counts is not to be cut off.
+            # Padding with weight must not be cut off.
             sequence_length=None if padded else lambda features, labels: count_tokens(labels),
         )
 
-    def test(self, experiment: NextWordExperiment, trained: TrainedModel) -> TestReport:
-        """Evaluates the test clients, and again on what follows their personal words alone."""
-        data, known = experiment.data, "accuracy_among_known"
+    def test(self, experiment: NextWordExperiment, trained: TrainedModel) -> EvaluationReport:
+        """Evaluates the test clients, and again on targets after personal words only."""
+        data, metric = experiment.data, "accuracy_among_known"
         results = experiment.evaluation(data.test)(trained)
         personal = experiment.evaluation(data.after_personal_words)(trained)
         stages = {"before": personal.before or personal.after, "after": personal.after}
-        sums = {f"personal_word_accuracy_{stage}": found[known] for stage, found in stages.items()}
+        sums = {f"personal_word_accuracy_{stage}": v[metric] for stage, v in stages.items()}
         totals = {name: pairs.sum(0, keepdims=True) for name, pairs in sums.items()}
-        return TestReport(
+        return EvaluationReport(
             results,
             {name: float(share) for name, (share,) in _shares(totals).items()},
             {
                 **_shares(sums),
-                "num_known_words": results.after[known][:, 1].astype(np.int64),
-                "num_after_personal_words": personal.after[known][:, 1].astype(np.int64),
+                "num_known_words": results.after[metric][:, 1].astype(np.int64),
+                "num_after_personal_words": personal.after[metric][:, 1].astype(np.int64),
             },
         )
 
-    def guesses(self, experiment: NextWordExperiment, part: EvaluationSet) -> dict[str, Guess]:
-        """Counts the training clients' words."""
-        from fedpersonal.tasks.next_word.counts import guess_words
+    def baselines(self, experiment: NextWordExperiment, part: EvaluationSet) -> dict[str, Baseline]:
+        """Returns the metrics of counts of the training clients' words."""
+        from fedpersonal.tasks.next_word.counts import word_baselines
 
-        return guess_words(experiment.data, part)
+        return word_baselines(experiment.data, part)
 
     def describe(self, experiment: NextWordExperiment) -> dict[str, Any]:
-        """Says what the vocabulary is."""
+        """Returns the size and the coverage of the vocabulary."""
         options = experiment.options
         return {
             "vocab_size": options.vocab_size,
@@ -215,25 +219,25 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the line that a program prints of its summary."""
         test, name = summary["test"], "accuracy_without_oov_or_eos"
-        who = f"{tested_text(test)}, {test['num_examples']:,} sentences"
-        if name not in test:  # Only unknown words follow.
-            return [f"{who}: {figures_text(test, [name])}"]
+        population = f"{population_text(test)}, {test['num_examples']:,} sentences"
+        if name not in test:  # All next words are unknown.
+            return [f"{population}: {metrics_text(test, [name])}"]
         stages = before_and_after(test, name, is_personalised=summary["is_personalised"])
-        return [f"{who}: {name} {stages}{beside(test, name)}"]
+        return [f"{population}: {name} {stages}{with_baseline(test, name)}"]
 
 
 def _shares(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns a ratio a row of (n, 2) sums; NaN where there is nothing."""
+    """Returns the ratio in each row of (n, 2) sums; NaN where the second is 0."""
     with np.errstate(invalid="ignore"):
         return {name: pairs[:, 0] / pairs[:, 1] for name, pairs in sums.items()}
 
 
-def _has_own_words(method: type[Method]) -> bool:
-    """Tells whether a method gives each client embeddings of its own for unknown words."""
+def _has_local_words(method: type[Method]) -> bool:
+    """Returns whether each client has local embeddings of unknown words with a method."""
     has_model = (
         method.copies is not None and method.copies.role == "model"
     ) or method.finetunes is not None
-    return method.local_part in ("own", "embedding") or has_model
+    return method.local_part in ("default_local", "embedding") or has_model
 
 
 TASK = NextWordTask()

@@ -1,4 +1,4 @@
-"""Who trains on which ratings, and who is evaluated on which (Singhal et al., section 5.1.1)."""
+"""The split of ratings and users (Singhal et al., section 5.1.1)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from fedpersonal.data.ranking import (
-    as_clients,
+    candidates_as_clients,
     hold_out_candidates,
-    put_first,
+    prepend_items,
     sample_unrated,
 )
 from fedpersonal.data.splits import (
@@ -20,8 +20,8 @@ from fedpersonal.data.splits import (
     split_examples,
     split_support_query,
 )
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
+from fedpersonal.randomness import Purpose, generator
 from fedpersonal.tasks.items import ItemData
 from fedpersonal.tasks.task import EvaluationSet
 
@@ -36,13 +36,16 @@ class RankedSet(EvaluationSet):
     """Clients to evaluate by ratings and by a ranking.
 
     Attributes:
-        ranking: What is ranked, a client's held-out item before up to 99 others, and its support.
-            A client that has left fewer than 10 items unrated has nothing to rank.
-        draws: (num_draws, clients_per_draw) int64: clients drawn to be tested on by themselves.
+        ranking: The support sets, and the candidates to rank: a client's held-out item first, then
+            up to 99 others. A client with fewer than 10 unrated items has no candidates.
+        client_samples: (num_samples, clients_per_sample) int64: samples of clients for which
+            metrics are computed separately.
     """
 
     ranking: EvaluationSet | None = None
-    draws: np.ndarray = dataclasses.field(default_factory=lambda: np.empty((0, 0), np.int64))
+    client_samples: np.ndarray = dataclasses.field(
+        default_factory=lambda: np.empty((0, 0), np.int64)
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,13 +60,13 @@ class RatingData(ItemData):
 def split_ratings(ratings: Ratings, options: RatingRun) -> RatingData:
     """Splits ratings in one of the paper's two ways.
 
-    Evaluated on `unseen` clients, 80/10/10 % of the users train, validate and test; an unseen
-    user's even batches are its support set, the odd ones its query set. On `seen` clients, all
+    To evaluate `unseen` clients, 80/10/10 % of the users train, validate and test; an unseen user's
+    even batches are its support set, the odd ones its query set. To evaluate `seen` clients, all
     users train on 80 % of their ratings, and are validated and tested on 10 % each: the last ones
-    by time, or random ones, as of `is_ordered`.
+    by time, or random ones, see `is_ordered`.
 
     Raises:
-        UserError: If there are too few users, or times are asked for where there are none.
+        UserError: If there are too few users, or options require times that the data lack.
     """
     seed, batch_size = options.seed, options.client_batch_size
     max_ratings = options.max_ratings_per_user or None
@@ -85,15 +88,15 @@ def split_ratings(ratings: Ratings, options: RatingRun) -> RatingData:
         if max_ratings:
             train = train.head(max_ratings)
     validation, test = parts
-    test = dataclasses.replace(test, draws=_draw_clients(test.query, options))
+    test = dataclasses.replace(test, client_samples=_sample_clients(test.query, options))
     return RatingData(ratings.name, train, validation, test, ratings)
 
 
 def is_ordered(ratings: Ratings, options: RatingRun) -> bool:
-    """Tells whether what is tested of a user comes last by time, or is random.
+    """Returns whether a user's held-out ratings are the last by time, and not random ones.
 
     Raises:
-        UserError: If options ask for times that there are not.
+        UserError: If options require times that the data lack.
     """
     if options.split_by == "time" and ratings.times is None:
         raise UserError(f"--split_by=time: {ratings.name} has no times here; give random or auto.")
@@ -115,60 +118,61 @@ def _unseen(
     ranking_support, candidates = hold_out_candidates(
         dataset, rated=rated, num_items=num_items, seed=seed, ordered=ordered
     )
-    ranking = EvaluationSet(ranking_support, as_clients(dataset, candidates))
+    ranking = EvaluationSet(ranking_support, candidates_as_clients(dataset, candidates))
     return RankedSet(support, query, seen=False, ranking=ranking)
 
 
 def _seen(
     dataset: ClientDataset, train: ClientDataset, part: ClientDataset, num_items: int, seed: int
 ) -> RankedSet:
-    """Returns all clients; of those with too few ratings the query set is empty."""
-    # The held-out item is the last one of the part; the negatives are unrated in all of the data.
+    """Returns all clients; the query sets of clients with too few ratings are empty."""
+    # The held-out item is the last one of the part; negatives are unrated in the whole data set.
     tested = part.counts > 0
     items = np.zeros(part.num_clients, np.int32)
     items[tested] = part.features["item"][part.offsets[1:][tested] - 1]
-    drawn = sample_unrated(dataset, num_items=num_items, seed=seed)
-    negatives = [own if own_tested else own[:0] for own, own_tested in zip(drawn, tested)]
-    query = as_clients(dataset, put_first(items, negatives))
+    sampled = sample_unrated(dataset, num_items=num_items, seed=seed)
+    negatives = [ids if is_tested else ids[:0] for ids, is_tested in zip(sampled, tested)]
+    query = candidates_as_clients(dataset, prepend_items(items, negatives))
     return RankedSet(train, part, seen=True, ranking=EvaluationSet(train, query, seen=True))
 
 
-def _draw_clients(query: ClientDataset, options: RatingRun) -> np.ndarray:
-    """Returns what `RankedSet.draws` are, of clients with a query set; all if there are no more."""
-    rng, known = generator(Purpose.TEST_DRAWS, options.seed), np.flatnonzero(query.counts > 0)
-    size, draws = min(options.clients_per_draw, len(known)), options.test_draws
-    drawn = [rng.choice(known, size, replace=False) for _ in range(draws)]
-    return np.array(drawn, np.int64).reshape(draws, size)
+def _sample_clients(query: ClientDataset, options: RatingRun) -> np.ndarray:
+    """Returns `RankedSet.client_samples`, of clients with a query set."""
+    rng, clients = generator(Purpose.TEST_DRAWS, options.seed), np.flatnonzero(query.counts > 0)
+    size, number = min(options.clients_per_draw, len(clients)), options.test_draws
+    samples = [rng.choice(clients, size, replace=False) for _ in range(number)]
+    return np.array(samples, np.int64).reshape(number, size)
 
 
-def add_rated(dataset: ClientDataset, known: ClientDataset, *, places: int) -> ClientDataset:
-    """Gives each rating what its user has rated in another data set of the same users.
+def add_rated(dataset: ClientDataset, history: ClientDataset, *, places: int) -> ClientDataset:
+    """Adds to each rating the items that its user has rated in another data set.
 
     Args:
         dataset: Ratings.
-        known: Ratings with the feature "item", of the same clients: what may be known of them.
-        places: How many items at most. Of a user with more, hashes of its name and the items'
-            numbers choose some: the same ones for all of its ratings, whatever others have rated.
+        history: Ratings of the same clients, with the feature "item".
+        places: The maximal number of items. If a user has more, hashes of its name and the items'
+            ids choose among them: the same items for all ratings of the user, regardless of other
+            users.
 
     Returns:
         The first data set with the features "rated", int32 (n, places), and "num_rated", int32
-        (n,), how many of these places count. The others repeat the first of them.
+        (n,), the number of places in use. The other places repeat the first.
 
     Raises:
         ValueError: The two have different clients.
     """
-    if not np.array_equal(dataset.client_ids, known.client_ids):
-        raise ValueError("dataset and known must have the same clients, in the same order.")
-    items = known.features["item"]
-    order = np.lexsort((_hashes(known), known.example_clients))
-    numbers = np.minimum(known.counts, places)
-    rated = np.zeros([known.num_clients, places], np.int32)
+    if not np.array_equal(dataset.client_ids, history.client_ids):
+        raise ValueError("dataset and history must have the same clients, in the same order.")
+    items = history.features["item"]
+    order = np.lexsort((_hashes(history), history.example_clients))
+    numbers = np.minimum(history.counts, places)
+    rated = np.zeros([history.num_clients, places], np.int32)
     has = np.flatnonzero(numbers)
     place = np.arange(places) * (np.arange(places) < numbers[has, np.newaxis])
-    rated[has] = items[order[known.offsets[has, np.newaxis] + place]]
-    of_users = {"rated": rated, "num_rated": numbers.astype(np.int32)}
-    own = {name: column[dataset.example_clients] for name, column in of_users.items()}
-    return dataclasses.replace(dataset, features={**dataset.features, **own})
+    rated[has] = items[order[history.offsets[has, np.newaxis] + place]]
+    by_client = {"rated": rated, "num_rated": numbers.astype(np.int32)}
+    added = {name: column[dataset.example_clients] for name, column in by_client.items()}
+    return dataclasses.replace(dataset, features={**dataset.features, **added})
 
 
 def _hashes(dataset: ClientDataset) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Rating prediction as a task: its options, its models, its two evaluations."""
+"""The task of rating prediction: options, models, and two evaluations."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from fedpersonal.data import movielens
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.ratings import Ratings, keep_users
 from fedpersonal.options import option
-from fedpersonal.runs.tested import TestReport
+from fedpersonal.runs.tested import EvaluationReport
 from fedpersonal.tasks.items import FactorizationOptions, ItemTask, factorization
 from fedpersonal.tasks.options import RunOptions, TableOptions
 from fedpersonal.tasks.ratings.data import RatingData, add_rated, is_ordered, split_ratings
-from fedpersonal.tasks.task import Built, EvaluationSet
+from fedpersonal.tasks.task import EvaluationSet, TaskBuild
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.guess import Guess
+    from fedpersonal.evaluation.baselines import Baseline
     from fedpersonal.evaluation.results import ClientResults
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.report.samples import Recommendations
     from fedpersonal.tasks.experiment import Experiment
-    from fedpersonal.training.clients import ReadWhenDrawn
+    from fedpersonal.training.clients import LazyClients
     from fedpersonal.training.trained import TrainedModel
 
     RatingExperiment = Experiment["RatingRun", RatingData]
 
 
 class RatingOptions(TableOptions, FactorizationOptions):
-    """The ratings, and the matrix factorization of them."""
+    """The ratings, and their matrix factorization."""
 
     dataset: str = option(
         "auto",
@@ -41,80 +41,86 @@ class RatingOptions(TableOptions, FactorizationOptions):
     )
     ratings_file: str | None = option(
         None,
-        "An own table of ratings, in place of --dataset. --user_column, --item_column, "
-        "--rating_column and --time_column say what its columns are called.",
+        "Your table of ratings, in place of --dataset. --user_column, --item_column, "
+        "--rating_column and --time_column name its columns.",
         in_help=True,
     )
-    item_column: str = option("item", "Its column of items.")
-    rating_column: str = option("rating", "Its column of ratings.")
+    item_column: str = option("item", "The table's column of items.")
+    rating_column: str = option("rating", "The table's column of ratings.")
     min_ratings: int = option(2, "Users with fewer ratings are left out.", at_least=1)
     max_ratings: int = option(0, "Users with more ratings are left out; 0: none.", at_least=0)
     evaluate_on: str = option(
         "unseen",
-        "Evaluate users who never take part, or the last ratings of those who do.",
+        "Evaluate unseen users, who never train, or held-out ratings of seen users.",
         choices=("unseen", "seen"),
         in_help=True,
     )
     split_by: str = option(
         "auto",
-        "What seen users are tested on: their last ratings, or random ones; so is the item ranked. "
-        "auto: time where the data have it.",
+        "The held-out ratings, and the ranked item: the last ones by time, or random ones. auto: "
+        "time if the data have it.",
         choices=("auto", "time", "random"),
     )
     test_draws: int = option(
-        0, "Test on so many draws of --clients_per_draw too, for mean and deviation.", at_least=0
+        0,
+        "Also test on this number of random samples of --clients_per_draw users, for mean and "
+        "standard deviation.",
+        at_least=0,
     )
-    clients_per_draw: int = option(50, "Test users of such a draw.", at_least=1)
-    max_ratings_per_user: int = option(300, "Ratings kept of a user; 0: all.", at_least=0)
-    pool_batch_size: int = option(100, "Examples of a batch of centralized.", at_least=1)
+    clients_per_draw: int = option(
+        50, "The number of test users in each sample of --test_draws.", at_least=1
+    )
+    max_ratings_per_user: int = option(
+        300, "Training ratings kept for each user; 0: all.", at_least=0
+    )
+    pool_batch_size: int = option(100, "Examples in a batch of the method centralized.", at_least=1)
     rating_offset: float | None = option(
         None,
-        "Constant added to each prediction; 0: none. [default: the mean rating of the clients that "
-        "train]",
+        "Constant added to each prediction; 0: none. [default: the mean training rating]",
     )
     rating_scale: float | None = option(
         None,
-        "Rating points that a score of 1 adds to it; the loss is in scores. [default: 1; a quarter "
-        "of the training ratings' range where that is over 20]",
+        "Rating points per unit of the model's score; the loss is in scores. [default: 1; a "
+        "quarter of the training ratings' range if that is over 20]",
         above=0,
     )
     rated_items: int = option(
         0,
-        "Add the embeddings of up to so many items that a user has rated to the user's own "
-        "(SVD++); 0: none.",
+        "Add the embeddings of up to this number of items that a user has rated to the user's "
+        "embedding (SVD++); 0: none.",
         at_least=0,
         at_most=1_000,
     )
 
     def check(self) -> None:
-        """Raises a `UserError` if draws of test users have a size, and there are none."""
+        """Raises a `UserError` if samples of test users have a size, but there are none."""
         super().check()
         if not self.test_draws:
             self.refuse_idle("clients_per_draw", where="without --test_draws")
 
 
 class RatingRun(RatingOptions, RunOptions):
-    """These options, and those of any run."""
+    """The options of a run of this task."""
 
 
-# Learning rates that suit ratings of 1 to 5 diverge where errors are larger than this.
-_FAR = 20.0
-# A constant farther from the mean rating than this share of the ratings' deviation does not fit.
-_NEAR = 0.5
-# MovieLens' ratings are stars; those of other data have no unit that is known.
+# Learning rates for ratings of 1 to 5 diverge if errors are larger than this.
+_MAX_ERROR = 20.0
+# A constant fits if it is nearer to the mean rating than this share of the standard deviation.
+_OFFSET_TOLERANCE = 0.5
+# MovieLens' ratings are stars; the unit of other data is unknown.
 _STARS, _POINTS = "in stars", "in units of the rating"
 
 
 class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
     """Matrix factorization of ratings (Singhal et al., section 5.1.1).
 
-    Where no layer is local, users' embeddings are rows of a table that the server has. Evaluated
-    users of whom it has no row get a model of their own, whose user layers they rebuild.
+    Without local layers, users' embeddings are rows of a server's table. Evaluated users without a
+    row get a model for a single user, whose user layers they rebuild.
     """
 
     name = "movielens"
-    own_options = RatingOptions
-    # The paper leaves these to its appendix C.1; they are those of its reference code.
+    extra_options = RatingOptions
+    # The paper refers to its appendix C.1 for these; they are those of its reference code.
     defaults = {"method": "fed_recon", "max_reconstruction_steps": 50, "max_local_steps": 50}
     examples = "ratings"
     metrics = ("rmse", "mae", "accuracy", "hr@10", "ndcg@10")
@@ -129,15 +135,15 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
     sources = movielens.SOURCES
 
     def evaluated_local_layers(self, options: RatingRun) -> tuple[str, ...]:
-        """Returns the user's layers, also of unseen users whose model has a table."""
+        """Returns the local layers; with a table, the user's layers if users are unseen."""
         layers = super().evaluated_local_layers(options)
         return layers or (self.layers.embedding if options.evaluate_on == "unseen" else ())
 
     def is_finetuning_idle(self, options: RatingRun) -> bool:
-        """Tells whether rows of items alone are fine-tuned: a user rates each item once."""
+        """Returns whether only rows of items are fine-tuned, as a user rates each item once."""
         method = self.method(options)
-        is_shared_alone = {*self.layers.embedding} <= {*method.local_layers(options, self.layers)}
-        return method.finetunes == "global" and is_shared_alone and not options.rated_items
+        has_local_user = {*self.layers.embedding} <= {*method.local_layers(options, self.layers)}
+        return method.finetunes == "global" and has_local_user and not options.rated_items
 
     def read(self, options: RatingRun) -> Ratings:
         """Reads the ratings that options name."""
@@ -151,9 +157,9 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
         ratings = keep_users(ratings, min_ratings=options.min_ratings, max_ratings=most)
         return options.choose_users(ratings)
 
-    def meanings_of(self, known: Mapping[str, Any]) -> Mapping[str, str]:
-        """Returns what metrics mean; MovieLens' ratings are stars."""
-        if not str(known.get("dataset")).startswith("movielens"):
+    def meanings_of(self, settings: Mapping[str, Any]) -> Mapping[str, str]:
+        """Returns the meanings of metrics; MovieLens' ratings are stars."""
+        if not str(settings.get("dataset")).startswith("movielens"):
             return self.meanings
         stars = {name: text.replace(_POINTS, _STARS) for name, text in self.meanings.items()}
         return {**stars, "accuracy": "share of predictions within half a star of the rating"}
@@ -161,7 +167,7 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
     def replace_presets(
         self, source: Ratings, options: RatingRun, set_by: Mapping[str, str]
     ) -> tuple[RatingRun, list[str]]:
-        """Leaves out a preset's constant that does not fit other ratings than MovieLens'."""
+        """Drops a preset's constant if it does not fit ratings that are not MovieLens'."""
         offset, preset = options.rating_offset, set_by.get("rating_offset")
         if preset is None or _is_near(source, offset) or source.name.startswith("movielens"):
             return options, []
@@ -172,12 +178,12 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
         return options.replace(rating_offset=None), [line]
 
     def warnings(self, source: Ratings, options: RatingRun) -> list[str]:
-        """Says where predictions start far from the ratings."""
+        """Returns a warning if initial predictions are far from the ratings."""
         low, high = float(source.ratings.min()), float(source.ratings.max())
         mean = float(source.ratings.mean())
         offset = mean if options.rating_offset is None else options.rating_offset
         farthest, scale = max(abs(low - offset), abs(high - offset)), options.rating_scale
-        if scale is not None and farthest / scale > _FAR:
+        if scale is not None and farthest / scale > _MAX_ERROR:
             return [
                 f"ratings are from {low:g} to {high:g}, which is far from --rating_offset="
                 f"{offset:g} for --rating_scale={scale:g}: leave both out, or expect large errors"
@@ -201,12 +207,12 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
         """Splits the ratings."""
         return split_ratings(source, options)
 
-    def build(self, known_sizes: Mapping[str, Any], options: RatingRun) -> Built:
-        """Builds as any task does; the penalties of ridge are of scores, as the loss is."""
-        _, scale = _settled(SimpleNamespace(**known_sizes), options)
+    def build(self, data_sizes: Mapping[str, Any], options: RatingRun) -> TaskBuild:
+        """Builds as any task does, with penalties of ridge regression in scores, as the loss."""
+        _, scale = _offset_and_scale(SimpleNamespace(**data_sizes), options)
         l2, bias_l2 = options.ridge_l2, options.ridge_bias_l2
         return super().build(
-            known_sizes,
+            data_sizes,
             options.replace(
                 ridge_l2=l2 * scale**2,
                 ridge_bias_l2=None if bias_l2 is None else bias_l2 * scale**2,
@@ -216,11 +222,11 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
     def build_model(
         self, sizes: SimpleNamespace, options: RatingRun, local_layers: Sequence[str]
     ) -> PartitionedModel:
-        """Returns one user's model where layers are local, else one with a table of all users."""
+        """Returns one user's model if layers are local, else one with a table of all users."""
         from fedpersonal.model.metrics import RATING_METRICS
         from fedpersonal.models.factorization import squared_error
 
-        offset, scale = _settled(sizes, options)
+        offset, scale = _offset_and_scale(sizes, options)
         return factorization(
             sizes,
             options,
@@ -233,9 +239,9 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
         )
 
     def training_clients(
-        self, model: PartitionedModel, train: ClientDataset | ReadWhenDrawn, options: RatingRun
-    ) -> ClientDataset | ReadWhenDrawn:
-        """Returns the clients that train, with what they have rated where the model asks."""
+        self, model: PartitionedModel, train: ClientDataset | LazyClients, options: RatingRun
+    ) -> ClientDataset | LazyClients:
+        """Returns the clients that train, with their rated items if the model uses them."""
         if isinstance(train, ClientDataset):
             train = _with_rated(model, train, train)
         return super().training_clients(model, train, options)
@@ -243,61 +249,66 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
     def for_evaluation(
         self, model: PartitionedModel, part: EvaluationSet
     ) -> tuple[ClientDataset, ClientDataset]:
-        """Returns both sets, with what users rated in the support set where the model asks."""
+        """Returns both sets, with the items of the support set if the model uses rated items."""
         support, query = (
-            _with_rated(model, own, part.support) for own in (part.support, part.query)
+            _with_rated(model, dataset, part.support) for dataset in (part.support, part.query)
         )
         return self.for_model(model, support), self.for_model(model, query)
 
     def evaluated_model(
         self, sizes: SimpleNamespace, options: RatingRun, model: PartitionedModel
     ) -> PartitionedModel:
-        """Returns one user's model for users of whom a table has no row."""
+        """Returns one user's model if users are unseen and the trained model has a table."""
         if model.local_variables or options.evaluate_on == "seen":
             return model
         return self.build_model(sizes, options, self.layers.embedding)
 
-    def pool(self, options: RatingRun, num_clients: int) -> tuple[int, int]:
-        """A round of a server is a pass over all ratings."""
+    def central_batching(self, options: RatingRun, num_clients: int) -> tuple[int, int]:
+        """Returns the batch size; a round is a pass over all ratings."""
         return options.pool_batch_size, 1
 
-    def test(self, experiment: RatingExperiment, trained: TrainedModel) -> TestReport:
-        """Predicts the test users' ratings, and ranks a held-out item of each among others."""
-        from fedpersonal.evaluation.results import over_draws
+    def test(self, experiment: RatingExperiment, trained: TrainedModel) -> EvaluationReport:
+        """Predicts the test users' ratings, and ranks a held-out item of each user among others."""
+        from fedpersonal.evaluation.results import spread_over_samples
         from fedpersonal.tasks.items import query_metrics, ranked_means
 
         test = experiment.data.test
         assert test.ranking
         results = experiment.evaluation(test)(trained)
         scores = experiment.evaluation(test.ranking)(trained).predictions
-        assert scores is not None  # Stacked packing gives them unasked.
+        assert scores is not None  # Stacked packing always returns predictions.
         counts, suffix = test.ranking.query.counts, experiment.data.source.candidates_suffix
         ranking = query_metrics(scores, counts, suffix)
-        told = {"draws": over_draws(results, test.draws)} if len(test.draws) else {}
-        return TestReport(results, ranked_means(ranking), ranking, told)
+        samples = test.client_samples
+        description = {"draws": spread_over_samples(results, samples)} if len(samples) else {}
+        return EvaluationReport(results, ranked_means(ranking), ranking, description)
 
-    def guesses(self, experiment: RatingExperiment, part: EvaluationSet) -> dict[str, Guess]:
-        """Predicts by means of items and users, and ranks at random."""
-        from fedpersonal.evaluation.guess import CHANCE
-        from fedpersonal.tasks.ratings.guesses import guess_ratings, rank_by_chance, score_guess
+    def baselines(self, experiment: RatingExperiment, part: EvaluationSet) -> dict[str, Baseline]:
+        """Returns the metrics of means of items and users, and of a random ranking."""
+        from fedpersonal.evaluation.baselines import CHANCE
+        from fedpersonal.tasks.ratings.baselines import (
+            predict_baselines,
+            rank_by_chance,
+            score_baseline,
+        )
 
         data = experiment.data
-        guessed = guess_ratings(data, part).items()
-        found = {name: score_guess(part.query, values) for name, values in guessed}
-        return {**found, CHANCE: rank_by_chance(data)} if part is data.test else found
+        predictions = predict_baselines(data, part).items()
+        means = {name: score_baseline(part.query, values) for name, values in predictions}
+        return {**means, CHANCE: rank_by_chance(data)} if part is data.test else means
 
     def recommend(
         self, experiment: RatingExperiment, trained: TrainedModel, results: ClientResults
     ) -> Recommendations:
-        """Scores the items for some test users; held out is what they are tested on."""
+        """Scores the items for a few test users, whose query sets are held out."""
         from fedpersonal.tasks.items import recommend
 
         return recommend(experiment, trained, results, held_out=experiment.data.test.query)
 
     def describe(self, experiment: RatingExperiment) -> dict[str, Any]:
-        """Says whom the summary is of, and from where predictions start."""
+        """Returns the evaluated users, and the constant and scale of predictions."""
         sizes = SimpleNamespace(**self.sizes(experiment.data))
-        offset, scale = _settled(sizes, experiment.options)
+        offset, scale = _offset_and_scale(sizes, experiment.options)
         return {
             "evaluate_on": experiment.options.evaluate_on,
             "rating_offset": offset,
@@ -305,29 +316,30 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
         }
 
 
-def _settled(sizes: SimpleNamespace, options: RatingRun) -> tuple[float, float]:
-    """Returns the constant and the scale of predictions: those of the options, or of the data."""
+def _offset_and_scale(sizes: SimpleNamespace, options: RatingRun) -> tuple[float, float]:
+    """Returns the constant and the scale of predictions, from the options or else the data."""
     offset, scale = options.rating_offset, options.rating_scale
     if offset is None:
         offset = sizes.mean_rating
     if scale is None:
-        scale = 1.0 if sizes.rating_range <= _FAR else sizes.rating_range / 4
+        scale = 1.0 if sizes.rating_range <= _MAX_ERROR else sizes.rating_range / 4
     return offset, scale
 
 
 def _is_near(source: Ratings, offset: float | None) -> bool:
-    """Tells whether a constant, None for the mean, fits the ratings."""
+    """Returns whether a constant, None for the mean, fits the ratings."""
     if offset is None:
         return True
-    return abs(float(source.ratings.mean()) - offset) <= _NEAR * max(source.ratings.std(), 1e-6)
+    distance = abs(float(source.ratings.mean()) - offset)
+    return distance <= _OFFSET_TOLERANCE * max(source.ratings.std(), 1e-6)
 
 
 def _with_rated(
-    model: PartitionedModel, dataset: ClientDataset, known: ClientDataset
+    model: PartitionedModel, dataset: ClientDataset, history: ClientDataset
 ) -> ClientDataset:
     if "rated" not in model.input_spec:
         return dataset
-    return add_rated(dataset, known, places=model.input_spec["rated"].shape[1])
+    return add_rated(dataset, history, places=model.input_spec["rated"].shape[1])
 
 
 TASK = RatingTask()

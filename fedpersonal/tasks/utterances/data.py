@@ -1,4 +1,4 @@
-"""Who trains on which utterances, and is tested on which, as in FedPerC's section 4.1."""
+"""The split of utterances and users, as in FedPerC's section 4.1."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from fedpersonal.data.labelled_texts import most_frequent_labels
 from fedpersonal.data.sources import check_count
 from fedpersonal.data.splits import check_num_clients, split_examples
 from fedpersonal.data.utterances import Utterances
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
+from fedpersonal.randomness import Purpose, generator
 from fedpersonal.tasks.task import Data, EvaluationSet
 
 if TYPE_CHECKING:
     from fedpersonal.models.gpt2 import BaseModel
     from fedpersonal.tasks.utterances.source import UtteranceRun
 
-# What a label is where there is nothing to predict.
+# The label of places without a prediction.
 NO_LABEL = -1
 
-# Shares of train, validation and test: of a user's utterances, and of the users.
+# Shares of training, validation and test: of a user's utterances, or of the users.
 SEEN_FRACTIONS = (0.6, 0.2, 0.2)
 UNSEEN_FRACTIONS = (0.7, 0.15, 0.15)
 
-# Utterances of a client that personalise before it is validated.
+# The number of a client's utterances that personalise its model before validation.
 VALIDATION_SAMPLES = 15
 
 Encode = Callable[[Sequence[str]], Sequence[Sequence[int]]]
@@ -38,20 +38,19 @@ Encode = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 class UtteranceData(Data):
     """Tokenised utterances, split for one experiment.
 
-    The features are "text", the tokens' ids with the end of the text after them and padding after
-    that, id 0, (n, length) int32; "user", the user's index among those who train, (n,) int32, 0 for
-    unseen ones; "context", (n,) int32; and "vector", (n, numbers) float32, the user's vector, if
-    there are such. There is no token before the text: a model starts from
-    its prefix. Labels are what to predict at each place, the same ids, (n, length) int32, and
-    `NO_LABEL` where there is padding.
+    The features are "text", (n, length) int32, the tokens' ids, then the end of the text, then
+    padding by id 0; "user", (n,) int32, the user's index among training users, 0 for unseen users;
+    "context", (n,) int32; and, if users have vectors, "vector", (n, numbers) float32. There is no
+    token before the text: a model starts from its prefix. Labels, (n, length) int32, are the ids to
+    predict at each place, the same as in the text, and `NO_LABEL` for padding.
 
-    `validation` and `test` are other utterances of those who train, or those of other users: 15 of
-    a client's personalise for validation, and all but its query for the test.
+    `validation` and `test` are other utterances of training users, or utterances of unseen users.
+    The support sets have 15 utterances for validation, and all but the query set for the test.
 
     Attributes:
         context_names: (num_contexts,) str objects.
-        test_clients: All utterances of `test`, for other numbers that personalise.
-        base: The base model that they are tokenised for, or None.
+        test_clients: All utterances of `test`, for support sets of other sizes.
+        base: The base model whose tokens the texts have, or None.
     """
 
     train: ClientDataset
@@ -70,21 +69,21 @@ def split_utterances(
 ) -> UtteranceData:
     """Splits the utterances of each user 60/20/20 % at random; or the users, 70/15/15 %.
 
-    Evaluated on `unseen` users, those for training have all contexts. Each part has about the same
-    shares of the contexts that users are most often in, and at least one user.
+    The latter is for evaluation on `unseen` users. Training users then have all contexts. Each part
+    has at least one user, and about the same shares of users by their most frequent context.
 
     Args:
         utterances: The utterances.
-        encode: Makes a list of ids, each >= 0, of each of a list of texts.
-        options: The places for the tokens of an utterance; whether longer ones are `cut`, which
-            have no end then, or an `error`; whom to evaluate on; and the seed.
+        encode: A function from a list of texts to a list of ids, each >= 0, for each text.
+        options: The places for the tokens of an utterance; whether longer ones are `cut`, without
+            an end, or an `error`; whether to evaluate seen or unseen users; and the seed.
         end: The id after the last token of an utterance, >= 0.
-        vectors: A vector of each user, float32 (users, numbers), or None.
+        vectors: A vector for each user, float32 (users, numbers), or None.
 
     Raises:
-        UserError: If an utterance is too long, or those for training would lack a context. Of seen
-            users, if none has the 3 utterances of which one can be held out; of unseen ones, if
-            there are fewer than 3.
+        UserError: If an utterance is too long, or training would lack a context. For seen users, if
+            none has the 3 utterances that holding one out needs; for unseen users, if there are
+            fewer than 3 users.
     """
     seed, seen = options.seed, options.evaluate_on == "seen"
     dataset = _encode(utterances, encode, end, options)
@@ -92,16 +91,16 @@ def split_utterances(
         features = {**dataset.features, "vector": vectors[dataset.example_clients]}
         dataset = dataclasses.replace(dataset, features=features)
     if not seen:
-        parts = [dataset.subset(np.sort(users)) for users in _deal_users(utterances, seed)]
+        parts = [dataset.subset(np.sort(users)) for users in _split_users(utterances, seed)]
         return _as_data(utterances, *parts, seen=False, seed=seed)
     train, *others = split_examples(dataset, fractions=SEEN_FRACTIONS, seed=seed, ordered=False)
     if not others[-1].num_examples:
         raise UserError(f"no user of {utterances.name} has 3 utterances, so none can be held out")
-    there = np.bincount(train.features["context"], minlength=utterances.num_labels)
-    if not there.all():
+    counts = np.bincount(train.features["context"], minlength=utterances.num_labels)
+    if not counts.all():
         raise UserError(
-            f"all utterances for training are of other contexts than"
-            f" {utterances.label_names[there.argmin()]!r}; keep only contexts with more utterances"
+            f"no utterance for training has the context"
+            f" {utterances.label_names[counts.argmin()]!r}; keep only contexts with more utterances"
         )
     return _as_data(utterances, train, *others, seen=True, seed=seed)
 
@@ -112,7 +111,7 @@ def _as_data(utterances: Utterances, *parts: ClientDataset, seen: bool, seed: in
 
     numbered: list[ClientDataset] = []
     for part in parts:
-        # Unseen users are number 0.
+        # Unseen users have the index 0.
         users = part.example_clients * (seen or not numbered)
         features = {**part.features, "user": users.astype(np.int32)}
         numbered.append(dataclasses.replace(part, features=features))
@@ -130,21 +129,20 @@ def _as_data(utterances: Utterances, *parts: ClientDataset, seen: bool, seed: in
 def finetuning_sets(
     part: ClientDataset, *, num_samples: int | None, seed: int
 ) -> tuple[ClientDataset, ClientDataset]:
-    """Splits each client's examples into some to fine-tune on and others to test on.
+    """Splits each client's examples into a support set to fine-tune on and a query set.
 
-    A client's examples are shuffled. The first half, rounded up, is its query set, whatever
-    `num_samples` is; its support set are the `num_samples` next ones, so that more samples include
-    the fewer. The only example of a client is its query.
+    A client's examples are shuffled. The first half, rounded up, is the query set for any
+    `num_samples`. The support set has the next `num_samples` examples, so larger support sets
+    include the smaller ones. A client's only example is in the query set.
 
     Args:
         part: The examples.
-        num_samples: A client's examples to fine-tune on, >= 0, or fewer if it has fewer; None for
-            all that are not its query.
+        num_samples: The maximal number of examples in a support set, >= 0; None for all that are
+            not in the query set.
         seed: A whole number >= 0; the same seed gives the same sets.
 
     Returns:
-        The support and the query sets, with all clients in both; within each a client's examples
-        keep their order.
+        The support and the query sets, both with all clients, and with examples in their order.
 
     Raises:
         UserError: If an option is out of range.
@@ -166,7 +164,7 @@ def finetuning_sets(
 def _encode(
     utterances: Utterances, encode: Encode, end: int, options: UtteranceRun
 ) -> ClientDataset:
-    """Makes ids and labels of the texts."""
+    """Encodes the texts as ids and labels."""
     dataset, texts = utterances.to_client_dataset(), utterances.texts.tolist()
     length, encoded = options.text_length, encode(texts)
     lengths = np.fromiter((len(tokens) + 1 for tokens in encoded), np.int64, len(texts))
@@ -189,8 +187,8 @@ def _encode(
     )
 
 
-def _deal_users(utterances: Utterances, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the users of the three parts, as indices."""
+def _split_users(utterances: Utterances, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the indices of the users for training, validation and test."""
     rng = generator(Purpose.SPLIT, check_count("seed", seed))
     dataset, num_contexts = utterances.to_client_dataset(), utterances.num_labels
     check_num_clients(utterances.name, dataset.num_clients, minimum=3)
@@ -207,7 +205,7 @@ def _deal_users(utterances: Utterances, seed: int) -> tuple[np.ndarray, np.ndarr
     ranks = np.argsort(order)
     needed = np.zeros(dataset.num_clients, bool)
     while True:
-        # Users needed for a context come first, and then the others by chance.
+        # Users needed for a context come first, then the others in random order.
         order = np.lexsort((ranks, ~needed))
         in_train = np.zeros(dataset.num_clients, bool)
         in_train[order[:num_train]] = True
@@ -229,7 +227,7 @@ def _deal_users(utterances: Utterances, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _stratified_order(rng: np.random.Generator, strata: np.ndarray) -> np.ndarray:
-    """Orders things (n,) by chance, so that any first part has its share of each stratum."""
+    """Returns a random order, (n,), of which each first part has its share of each stratum."""
     by_stratum = np.lexsort((rng.random(strata.size), strata))
     sizes = np.bincount(strata)
     places = np.arange(strata.size) - (np.cumsum(sizes) - sizes)[strata[by_stratum]]
@@ -240,48 +238,50 @@ def _stratified_order(rng: np.random.Generator, strata: np.ndarray) -> np.ndarra
 NO_TOKEN = -1
 
 
-def add_own_history(
+def add_sampled_history(
     dataset: ClientDataset, *, length: int, num_samples: Sequence[int], seed: int
 ) -> ClientDataset:
-    """Gives each utterance others of the same client, drawn at random, as feature "history".
+    """Adds the feature "history" to each utterance: a sample of the client's other utterances.
 
     Args:
-        dataset: Utterances, their labels as of `models.utterance_prediction`.
-        length: Tokens of a history, >= 1; a longer one is cut.
-        num_samples: Of how many utterances a history may be: each number is as likely.
-        seed: Seed of the draws.
+        dataset: Utterances, with labels as of `models.utterance_prediction`.
+        length: Tokens of a history, >= 1; longer ones are cut.
+        num_samples: The possible numbers of utterances in a history, with equal probability.
+        seed: Seed of the samples.
 
     Returns:
-        The same with "history", int32 (n, length), `NO_TOKEN` where it ends before.
+        The data set with "history", int32 (n, length), padded by `NO_TOKEN`.
     """
     rng = generator(Purpose.HISTORY, seed)
     history = np.full([dataset.num_examples, length], NO_TOKEN, np.int32)
-    wanted = rng.choice(np.asarray(num_samples), dataset.num_examples)
+    numbers = rng.choice(np.asarray(num_samples), dataset.num_examples)
     for client in range(dataset.num_clients):
         rows = np.arange(dataset.offsets[client], dataset.offsets[client + 1])
         if len(rows) < 2:
             continue
         for row in rows:
-            drawn = rng.integers(0, len(rows) - 1, wanted[row])
-            others = rows[drawn + (rows[drawn] >= row)]
+            places = rng.integers(0, len(rows) - 1, numbers[row])
+            others = rows[places + (rows[places] >= row)]
             history[row] = _join(dataset.labels, others, length)
     return _with_history(dataset, history)
 
 
-def add_history_of(dataset: ClientDataset, support: ClientDataset, *, length: int) -> ClientDataset:
-    """Gives each utterance what the same client has written in its support set.
+def add_support_history(
+    dataset: ClientDataset, support: ClientDataset, *, length: int
+) -> ClientDataset:
+    """Adds the feature "history" to each utterance: the client's support set.
 
-    The rest is as of `add_own_history`.
+    The format is that of `add_sampled_history`.
     """
     rows = [np.arange(*support.offsets[i : i + 2]) for i in range(support.num_clients)]
-    of_clients = np.stack([_join(support.labels, own, length) for own in rows])
-    return _with_history(dataset, of_clients[dataset.example_clients])
+    histories = np.stack([_join(support.labels, places, length) for places in rows])
+    return _with_history(dataset, histories[dataset.example_clients])
 
 
 def _join(labels: np.ndarray, rows: np.ndarray, length: int) -> np.ndarray:
     """Joins the tokens of utterances, int32 (length,)."""
     joined = np.full(length, NO_TOKEN, np.int32)
-    # More utterances than places cannot matter: each has a token.
+    # Each utterance has a token, so utterances beyond the length cannot be part of it.
     tokens = labels[rows[:length]]
     tokens = tokens[tokens >= 0][:length]
     joined[: len(tokens)] = tokens

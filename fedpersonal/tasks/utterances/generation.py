@@ -1,4 +1,4 @@
-"""Texts as a user would write them in some context (FedPerC, Table 4)."""
+"""Generates texts in the style of a user and a context (FedPerC, Table 4)."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.gpt2 import BaseModel
+from fedpersonal.randomness import Purpose, generator
 
 
 def find_name(kind: str, name: str, names: Sequence[str]) -> int:
-    """Returns where a name stands; in whatever case, where none is just so.
+    """Returns the index of a name, ignoring case if there is no exact match.
 
     Args:
-        kind: What is named, for the error.
+        kind: The kind of name, for the error.
         name: The name.
         names: All names.
 
     Raises:
-        UserError: If it is none of them; the nearest ones are offered.
+        UserError: If there is no such name; the error suggests similar names.
     """
     if name in names:
         return names.index(name)
@@ -50,22 +50,22 @@ def generate(
     top_k: int = 40,
     seed: int = 0,
 ) -> list[str]:
-    """Goes on with a prompt.
+    """Generates continuations of a prompt.
 
     Args:
         model: A model whose inputs are `text`, `user` and `context`.
         base: The base model around which it is built.
-        values: Its global variables, and one client's local ones, by name.
-        context: Which context's embedding to use.
-        prompt: The beginning.
-        num_texts: How many texts, >= 1.
-        max_tokens: Tokens of a text, the prompt's among them.
-        temperature: By which logits are divided, > 0.
-        top_k: Tokens among which each is drawn, >= 1.
-        seed: Seed of the draws.
+        values: The model's global variables, and one client's local ones, by name.
+        context: The index of the context.
+        prompt: The beginning of each text.
+        num_texts: The number of texts, >= 1.
+        max_tokens: Tokens of a text, including the prompt.
+        temperature: The divisor of logits, > 0.
+        top_k: The number of most likely tokens from which each token is sampled, >= 1.
+        seed: Seed of the samples.
 
     Returns:
-        The texts, with the prompt.
+        The texts, each with the prompt.
 
     Raises:
         UserError: If the prompt is longer than a text, or the model's positions.
@@ -94,8 +94,8 @@ def generate(
     while texts.shape[1] < places and not (texts == end).any(1).all():
         logits = next_logits(tf.constant(texts)).numpy() / temperature
         logits[logits < np.partition(logits, -top_k)[:, [-top_k]]] = -np.inf
-        drawn = (logits + random.gumbel(size=logits.shape)).argmax(1)
-        texts = np.concatenate([texts, drawn.astype(np.int32)[:, np.newaxis]], axis=1)
+        sampled = (logits + random.gumbel(size=logits.shape)).argmax(1)
+        texts = np.concatenate([texts, sampled.astype(np.int32)[:, np.newaxis]], axis=1)
     return [
         base.tokenizer.decode(text[: int(np.argmax(text == end)) if (text == end).any() else None])
         for text in texts

@@ -1,7 +1,7 @@
-"""FedPerC and its baselines (Silva et al., section 4): methods of this task alone.
+"""Methods of this task: FedPerC and its baselines (Silva et al., section 4), and adapters.
 
-Beside them stand other parts of a frozen base that are shared or each client's own, each with the
-paper that it is from; `fedpersonal.models.adapters` says what the parts are.
+The adapters are parts of a frozen base that are shared or local, each with its paper;
+`fedpersonal.models.adapters` defines the parts.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from fedpersonal.methods.centralized import Centralized
 from fedpersonal.methods.fedperc import FedPerc
 from fedpersonal.methods.method import Layers, Method
 from fedpersonal.methods.phases import Phase
-from fedpersonal.optimizers import ScheduledOptimizer, Turn
+from fedpersonal.optimizers import AlternatingRate, ScheduledOptimizer
 from fedpersonal.options import option
 
-# Parts of the adapted models: whose each is.
+# Parts of the adapted models, each shared or personal.
 _PARTS = {
     # FedAvg of what Lester et al. tune (EMNLP 2021).
     "shared_prefix": ("Shared prefix", {"prefix": "shared"}),
@@ -44,115 +44,118 @@ _PARTS = {
 }
 # Yang et al., "Dual-Personalizing Adapter for Federated Foundation Models", NeurIPS 2024.
 _DUAL = {"lora_a": "shared", "lora_b": "shared", "own_lora_a": "personal", "own_lora_b": "personal"}
-# Layers of fedpersonal.models, which TensorFlow would come with.
+# Names of layers in fedpersonal.models, which would import TensorFlow.
 EMBEDDING = "personal_embedding"
 _HEAD = "personal_head"
 _GENERATED = ("context_embedding", "personal_generator", "context_generator")
 
 
 class _Language(Method):
-    """A method that comes with a language model of its own.
+    """A method with its kind of language model.
 
     Attributes:
         model: `prefix`, `projected` or `generated` (prefixes, too), `split_head`, `shared_head` or
             `adapted`.
-        parts: Of an adapted model: whose each is.
-        own_layers: The layers that are each client's own.
-        is_fresh: Whether heads start at random, instead of as the base model's.
+        parts: Part of an adapted model to `shared` or `personal`.
+        client_layers: The method's local layers.
+        is_fresh: Whether heads start at random, instead of as the base model's head.
     """
 
     model: ClassVar[str] = "prefix"
     parts: ClassVar[Mapping[str, str]] = {}
-    own_layers: ClassVar[tuple[str, ...]] = ()
+    client_layers: ClassVar[tuple[str, ...]] = ()
     is_fresh: ClassVar[bool] = False
 
     @classmethod
     def local_layers(cls, options: Any, layers: Layers) -> tuple[str, ...]:
-        """Returns the layers that are each client's own."""
-        return cls.own_layers
+        """Returns the method's local layers."""
+        return cls.client_layers
 
 
 class LanguageMethod(_Language, FedPerc):
-    """What a client of FedPerC and its baselines does."""
+    """The phases of a client of FedPerC and its baselines."""
 
 
 class Adapted(LanguageMethod, model="adapted", finetunes="all"):
-    """What a client does whose parts may learn at a rate of their own."""
+    """The phases of a client whose local parts may have a separate learning rate."""
 
     local_rate_factor: float = option(
-        1.0, "The rate of local variables, by --client_learning_rate.", above=0, at_most=1e4
+        1.0,
+        "The learning rate of local variables, as a multiple of --client_learning_rate.",
+        above=0,
+        at_most=1e4,
     )
 
     def phases(self) -> tuple[Phase, ...]:
-        """Returns the one phase, in which local variables have that rate."""
-        if not self.own_layers or self.local_rate_factor == 1:
+        """Returns the one phase, with a separate rate for local variables."""
+        if not self.client_layers or self.local_rate_factor == 1:
             return super().phases()
-        own = self.optimizer("client", factor=self.local_rate_factor)
-        return (self.phase(proximal=self.proximal, optimizers={"local": own}),)
+        local = self.optimizer("client", factor=self.local_rate_factor)
+        return (self.phase(proximal=self.proximal, optimizers={"local": local}),)
 
 
 class DualAdapted(Adapted):
-    """What a client of FedDPA-T does (arXiv 2403.19211): the shared LoRA learns, then its own."""
+    """The phases of FedDPA-T (arXiv 2403.19211): the shared LoRA learns, then the local one."""
 
     def phases(self) -> tuple[Phase, ...]:
         """Returns the two phases."""
-        own = self.optimizer("client", factor=self.local_rate_factor)
-        return self.phase("global", proximal=self.proximal), self.phase("local", optimizer=own)
+        local = self.optimizer("client", factor=self.local_rate_factor)
+        return self.phase("global", proximal=self.proximal), self.phase("local", optimizer=local)
 
 
 class Alternating(Adapted, server_optimizer="sgd"):
-    """What a client of RoLoRA does (Chen et al., NeurIPS 2025): a factor a round learns, B first.
+    """The phases of RoLoRA (Chen et al., NeurIPS 2025): one factor learns in a round, B first.
 
-    All clients have the same other factor then, so the mean of their factors has the mean of their
-    products. That of factors which learn together, as in `lora`, has another.
+    All clients share the other factor in a round, so the product of the mean factors is the mean of
+    the clients' products. It is not if both factors learn in a round, as in `lora`.
     """
 
     def phases(self) -> tuple[Phase, ...]:
-        """Returns the one phase, in which the factors take turns."""
-        turns = {
-            layer: ScheduledOptimizer(self.optimizer("client"), Turn(number, of=2))
+        """Returns the one phase, in which the factors alternate by rounds."""
+        optimizers = {
+            layer: ScheduledOptimizer(self.optimizer("client"), AlternatingRate(number, period=2))
             for number, layer in enumerate(("shared_lora_b", "shared_lora_a"))
         }
-        return (self.phase(proximal=self.proximal, optimizers=turns),)
+        return (self.phase(proximal=self.proximal, optimizers=optimizers),)
 
 
 class Central(
     _Language,
     Centralized,
-    trains_as="centralized",
+    same_rounds_as="centralized",
     has_table=True,
     server_optimizer=None,
 ):
-    """A method's model trained by a server with everybody's data: what it can come to.
+    """A method's model trained by a server with all users' data, an upper baseline.
 
-    The server has a row for each user of what is otherwise the user's own.
+    The server has a row for each user in place of the user's local parts.
     """
 
 
 def _adapted(
     name: str, title: str, parts: Mapping[str, str], base: type[Adapted] = Adapted
 ) -> type[LanguageMethod]:
-    own_layers = tuple(f"{whose}_{kind}" for kind, whose in parts.items() if whose == "personal")
-    kept = "kept" if own_layers else "none"
-    return base.variant(name, title, parts=parts, own_layers=own_layers, local_variables=kept)
+    client_layers = tuple(f"{role}_{kind}" for kind, role in parts.items() if role == "personal")
+    kept = "kept" if client_layers else "none"
+    return base.variant(name, title, parts=parts, client_layers=client_layers, local_variables=kept)
 
 
 def _central(method: type[LanguageMethod]) -> type[Central]:
     return Central.variant(
         f"central_{method.name}",
         f"{method.title} (Central)",
-        trains_as="centralized",
+        same_rounds_as="centralized",
         model=method.model,
         parts=method.parts,
     )
 
 
 FEDERATED = (
-    LanguageMethod.variant("fedperc", "FedPerC", own_layers=(EMBEDDING,), finetunes="all"),
+    LanguageMethod.variant("fedperc", "FedPerC", client_layers=(EMBEDDING,), finetunes="all"),
     LanguageMethod.variant(
         "fedperc_generated",
         "FedPerC (Generated)",
-        own_layers=(EMBEDDING,),
+        client_layers=(EMBEDDING,),
         model="generated",
         moving=_GENERATED,
         local_variables="rebuilt",
@@ -161,13 +164,13 @@ FEDERATED = (
         LanguageMethod.variant(
             f"{name}{suffix}",
             f"{title}{note}",
-            own_layers=own_layers,
+            client_layers=client_layers,
             model=model,
             finetunes="all",
             is_fresh=bool(suffix),
-            local_variables="kept" if own_layers else "none",
+            local_variables="kept" if client_layers else "none",
         )
-        for name, title, own_layers, model in (
+        for name, title, client_layers, model in (
             ("split_learning", "Split-Learning", (_HEAD,), "split_head"),
             ("meta_learning", "Meta-Learning", (), "shared_head"),
         )
@@ -178,7 +181,7 @@ FEDERATED = (
     _adapted("rolora", "RoLoRA", _PARTS["lora"][1], Alternating),
 )
 # After Huber et al., "Embedding-to-Prefix", 2025 (arXiv 2505.17051). It needs a vector of each user
-# from elsewhere, so tables have no row of it.
+# from another source, so no table has rows for users.
 PROJECTED = LanguageMethod.variant(
     "fedperc_projected",
     "FedPerC (Projected)",
@@ -189,5 +192,5 @@ PROJECTED = LanguageMethod.variant(
 METHODS = (
     *FEDERATED,
     PROJECTED,
-    *(_central(m) for m in FEDERATED if m.own_layers and m.model in ("prefix", "adapted")),
+    *(_central(m) for m in FEDERATED if m.client_layers and m.model in ("prefix", "adapted")),
 )

@@ -21,7 +21,7 @@ from fedpersonal.data.formats import Column
 from fedpersonal.data.tables import read_table
 from fedpersonal.data.utterances import Utterances
 from fedpersonal.errors import UserError
-from fedpersonal.files import explained
+from fedpersonal.files import report_write_errors
 from fedpersonal.model.frozen import FrozenVariables
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models import (
@@ -43,7 +43,7 @@ from fedpersonal.models.language import (
     perplexity,
     sum_utterance_losses,
 )
-from fedpersonal.models.pretrained_texts import read_digests, share_known
+from fedpersonal.models.pretrained_texts import pretrained_share, read_digests
 from fedpersonal.models.pretraining import ModelSizes, pretrain_into
 from fedpersonal.tasks.utterances.source import SOURCES, Dialogues
 
@@ -57,11 +57,11 @@ _LAYER = f"{prefix_language_model.NAME}/{prefix_language_model.BASE}"
 # With 256 or 512 a round takes about as long, with 1,024 a tenth longer.
 _CHUNK_PLACES = 384
 
-# By the base's weights and the texts; what the base says of them takes a third of a short run.
-_found_alone: dict[tuple[Any, ...], ClientResults] = {}
+# Results of base models by their weights and texts: evaluating takes a third of a short run.
+_base_results: dict[tuple[Any, ...], ClientResults] = {}
 
 
-def freeze(base: BaseModel, folder: str | os.PathLike) -> FrozenVariables:
+def write_frozen_base(base: BaseModel, folder: str | os.PathLike) -> FrozenVariables:
     """Writes a base model's weights where workers can map them; see `FrozenVariables.write`."""
     return FrozenVariables.write(folder, frozen_values(_LAYER, base.weights))
 
@@ -87,32 +87,35 @@ def build_language_model(
     Args:
         kind: `prefix`, `projected`, `generated`, `split_head`, `shared_head` or `adapted`.
         base: The base model.
-        frozen: Its weights, from `freeze`.
-        local_layers: The layers that are each client's own.
-        num_contexts: How many contexts there are.
+        frozen: The base model's weights, from `write_frozen_base`.
+        local_layers: The local layers.
+        num_contexts: The number of contexts.
         history_length: Tokens from which a `generated` prefix is made.
-        is_fresh: Whether heads start at random, instead of as the base model's.
-        parts: Of an `adapted` model: whose each is.
+        is_fresh: Whether heads start at random, instead of as the base model's head.
+        parts: Part of an `adapted` model to `shared` or `personal`.
         prefix_length: Vectors of a prefix that is not `generated`.
         lora_rank: The rank of LoRA's factors.
-        lora_matrices: The matrices of a block that have them: `qkv` or `all`.
-        num_users: Whose parts a server has, of a `prefix` or an `adapted` model; None if none are.
-        vector_size: Numbers of a user's vector, of which a `projected` prefix is made.
+        lora_matrices: The matrices of a block that have LoRA's factors: `qkv` or `all`.
+        num_users: Users with rows in a server's tables, for `prefix` or `adapted` models; None
+            without such tables.
+        vector_size: The size of a user's vector, from which a `projected` prefix is made.
     """
     start = base.weights[HEAD][base.config.bos_token_id]
     if is_fresh:
-        initial = head_language_model.fresh(base.config)
+        initial = head_language_model.random_head_initializer(base.config)
     else:
         (full_name,) = frozen_values(_LAYER, {HEAD: base.weights[HEAD]})
-        initial = head_language_model.as_base(lambda: tf.transpose(frozen.tensor(full_name)))
+        initial = head_language_model.copy_head_initializer(
+            lambda: tf.transpose(frozen.tensor(full_name))
+        )
     input_spec = dict(prefix_language_model.INPUT_SPEC)
     lookups = {prefix_language_model.PERSONAL: "user", prefix_language_model.CONTEXT: "context"}
     sizes: dict[str, Any] = {"num_contexts": num_contexts, "start": start}
     model: Callable[..., tf.keras.Model] = prefix_language_model.PrefixLanguageModel
-    owned: list[str] = []
+    user_tables: list[str] = []
     if kind == "prefix":
         sizes.update(prefix_length=prefix_length, num_users=num_users or 1)
-        owned = [prefix_language_model.PERSONAL]
+        user_tables = [prefix_language_model.PERSONAL]
     elif kind == "projected":
         sizes.update(prefix_length=prefix_length, projects=True)
         del input_spec["user"], lookups[prefix_language_model.PERSONAL]
@@ -123,8 +126,8 @@ def build_language_model(
         sizes.update(prefix_length=prefix_length, num_users=num_users or 1)
         sizes.update(lora_rank=lora_rank, lora_matrices=lora_matrices)
         del input_spec["context"]
-        owned = adapted_language_model.own_layers(parts or {})
-        lookups = dict.fromkeys(owned, "user")
+        user_tables = adapted_language_model.local_layers(parts or {})
+        lookups = dict.fromkeys(user_tables, "user")
     elif kind == "generated":
         model = generated_prefix_model.GeneratedPrefixModel
         input_spec["history"] = tf.TensorSpec([None, history_length], tf.int32)
@@ -144,7 +147,7 @@ def build_language_model(
         loss=sum_utterance_losses,
         metrics=[perplexity()],
         lookups=lookups,
-        owned_tables=owned if num_users else [],
+        per_client_tables=user_tables if num_users else [],
         input_spec=input_spec,
         label_spec=tf.TensorSpec([None, None], tf.int32),
         example_weight=count_utterance_tokens,
@@ -154,19 +157,19 @@ def build_language_model(
     )
 
 
-# How a base model is trained where none is named: its sizes, and steps. Generated texts are few; of
-# the shows and Reddit, which have 14 million tokens, the steps read 3.5 times as many.
+# The sizes and the training steps of base models that are pretrained here. There are few generated
+# texts. TV shows and Reddit have 14 million tokens, of which the steps read 3.5 passes.
 _LARGE, _SMALL = ModelSizes(), ModelSizes(vocab_size=800, num_layers=2, dim=64, positions=40)
-_WORK = {
+_PRETRAINING = {
     "generated": (_SMALL, 400),
     "file": (_LARGE, 1200),
     "tv_shows": (_LARGE, 24_000),
     "reddit": (_LARGE, 24_000),
 }
 _BATCH_SIZE, _RATE = 32, 2e-3
-# A share of a user's sentences that is larger is no coincidence.
+# A larger share of a user's sentences in the pretraining texts is no coincidence.
 _MOSTLY = 0.5
-# How it is adapted to the texts of those who do not take part.
+# The settings of adapting a base model to the texts of users who do not take part.
 _ADAPTING_STEPS, _ADAPTING_RATE = 400, 5e-4
 
 
@@ -179,18 +182,18 @@ def find_base_model(
     cache_dir: str,
     progress: bool = True,
 ) -> BaseModel:
-    """Loads the base model, and pretrains it before where none is named and none is cached.
+    """Loads a named or cached base model, or pretrains one.
 
-    It is pretrained on what the users who do not take part have written, and, for TV shows, on the
-    Reddit comments beside their file, if there are any: nothing of the users who take part.
+    It is pretrained on texts of users who do not take part, and for TV shows also on Reddit
+    comments next to their file, if there are any: on no text of users who take part.
 
     Args:
         source: A folder, or a name on the hub; None to pretrain.
         dialogues: The utterances.
-        revision: As of `load_base_model`.
-        adapted: Whether one that is pretrained here is trained further on what those who do not
-            take part have written, and on nothing else.
-        cache_dir: Where pretrained models are kept.
+        revision: As in `load_base_model`.
+        adapted: Whether a model that is pretrained here is trained further on texts of users who do
+            not take part, and on no other texts.
+        cache_dir: The folder of pretrained models.
         progress: Whether to report on stderr.
 
     Raises:
@@ -199,7 +202,7 @@ def find_base_model(
     if source:
         if adapted:
             raise UserError(
-                f"--base_model_adapted is of a base model that is pretrained here, not of "
+                f"--base_model_adapted needs a base model that is pretrained here, without "
                 f"--base_model={source}"
             )
         return load_base_model(source, revision=revision)
@@ -208,7 +211,7 @@ def find_base_model(
             f"--base_model_revision={revision} needs --base_model, a name on the hub: without one, "
             "a base model is pretrained here"
         )
-    sizes, steps = _WORK[dialogues.kind]
+    sizes, steps = _PRETRAINING[dialogues.kind]
     files = [pathlib.Path(path) for path in (dialogues.path, _more_texts(dialogues)) if path]
     settings: dict[str, Any] = {
         "sizes": dataclasses.asdict(sizes),
@@ -227,7 +230,7 @@ def find_base_model(
         if not texts:
             raise UserError(
                 f"{dialogues.path}: all users take part, so none is left to pretrain a base model "
-                "on: give --base_model, or take some of the users by --num_users."
+                "on: give --base_model, or fewer users by --num_users."
             )
         return texts
 
@@ -247,26 +250,26 @@ def find_base_model(
 def find_pretrained_users(
     base: BaseModel, utterances: Utterances, users: Collection[str]
 ) -> list[str]:
-    """Returns those of some users of whose sentences the base model has seen most.
+    """Returns the users most of whose sentences were among the base model's pretraining texts.
 
-    Some sentences are said by many users: a smaller share may be a coincidence.
+    A smaller share may be a coincidence, as several users may say the same sentence.
 
     Args:
-        base: The base model; one that was not pretrained by this library has no digests.
+        base: The base model; a model that this library did not pretrain has no digests.
         utterances: The utterances.
-        users: Names of their users.
+        users: Names of users to check.
     """
     digests = read_digests(base.source)
     if not len(digests):
         return []
     bounds = zip(utterances.client_ids, utterances.offsets, utterances.offsets[1:])
     texts = {user: utterances.texts[first:last] for user, first, last in bounds}
-    return [user for user in users if share_known(texts[user], digests) > _MOSTLY]
+    return [user for user in users if pretrained_share(texts[user], digests) > _MOSTLY]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Cache:
-    """Folders of pretrained models, named by what they were made of."""
+    """Folders of pretrained models, named by a hash of their settings."""
 
     folder: pathlib.Path
     kind: str
@@ -275,12 +278,12 @@ class _Cache:
     def find(
         self, settings: dict[str, Any], texts: Callable[[], list[str]], **work: Any
     ) -> BaseModel:
-        """Loads the model of these settings, and trains it before if it is not there."""
+        """Loads the model of these settings; trains it first if there is none."""
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
         folder = self.folder / f"{self.kind}_{digest}"
         if not folder.is_dir():
-            with _alone(folder):
-                if not folder.is_dir():  # Another run has made it meanwhile.
+            with _locked(folder):
+                if not folder.is_dir():  # Else another run has made it meanwhile.
                     self._make(folder, texts(), settings=settings, **work)
         return load_base_model(folder)
 
@@ -291,10 +294,10 @@ class _Cache:
 
 
 @contextlib.contextmanager
-def _alone(folder: pathlib.Path) -> Iterator[None]:
-    """Waits until no other run makes the folder, and keeps others from it."""
+def _locked(folder: pathlib.Path) -> Iterator[None]:
+    """Holds a lock, so that only one run at a time makes the folder."""
     path = folder.with_name(f"{folder.name}.lock")
-    with explained(path):
+    with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "a", encoding="utf-8")
     with file:
@@ -305,28 +308,28 @@ def _alone(folder: pathlib.Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def evaluate_alone(
+def evaluate_base_model(
     base: BaseModel, frozen: FrozenVariables, query: ClientDataset, evaluator: Evaluator
 ) -> ClientResults:
-    """Evaluates a base model by itself, behind its own embedding of a text's first token.
+    """Evaluates a base model without any added part, with its embedding of a text's first token.
 
-    Runs of one process that share the base and the texts evaluate it once.
+    Runs of one process that share the base model and the texts evaluate it once.
 
     Args:
         base: The base model.
-        frozen: Its weights.
-        query: What is predicted.
-        evaluator: What evaluates the model around it.
+        frozen: The base model's weights.
+        query: The query sets.
+        evaluator: The evaluator of the model around the base.
     """
     from fedpersonal.models.language import PERSONAL
 
     key = (*sorted(frozen.paths.values()), query.fingerprint())
-    if key in _found_alone:
-        return _found_alone[key]
+    if key in _base_results:
+        return _base_results[key]
     contexts = int(query.features["context"].max(initial=0)) + 1
     sizes: dict[str, Any] = {"local_layers": (), "num_contexts": contexts, "history_length": 0}
     model = build_language_model("prefix", base, frozen, **sizes)
-    # The model is the base where all that stands before a text is multiplied by 1.
+    # The model equals the base if the prefix of a text is multiplied by 1.
     weights = {
         name: np.ones_like(value) if PERSONAL in name else value
         for name, value in model.initial_global_values().items()
@@ -336,11 +339,11 @@ def evaluate_alone(
     query = dataclasses.replace(query, features=features)
     alone = dataclasses.replace(evaluator, model=model)
     results = alone.pack(query.head(0), query, (), has_kept=False, with_before=False)(weights)
-    return _found_alone.setdefault(key, results)
+    return _base_results.setdefault(key, results)
 
 
 def _more_texts(dialogues: Dialogues) -> str | None:
     if dialogues.path is None or dialogues.kind != "tv_shows":
         return None
-    found = (pathlib.Path(dialogues.path).with_name(name) for name in SOURCES.files["reddit"])
-    return next((str(path) for path in found if path.exists()), None)
+    paths = (pathlib.Path(dialogues.path).with_name(name) for name in SOURCES.files["reddit"])
+    return next((str(path) for path in paths if path.exists()), None)

@@ -1,4 +1,4 @@
-"""Language modelling of utterances in contexts as a task: data, model, tests by samples."""
+"""The task of language modelling of utterances in contexts: data, model, and tests by samples."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import numpy as np
 
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.guess import strongest
+from fedpersonal.evaluation.baselines import strongest
 from fedpersonal.methods.method import Layers
-from fedpersonal.runs.tested import TestReport
-from fedpersonal.tasks.figures import tested_text
+from fedpersonal.runs.tested import EvaluationReport
+from fedpersonal.tasks.figures import population_text
 from fedpersonal.tasks.task import EvaluationSet, Task
 from fedpersonal.tasks.utterances.data import (
     UtteranceData,
-    add_history_of,
-    add_own_history,
+    add_sampled_history,
+    add_support_history,
     finetuning_sets,
     split_utterances,
 )
@@ -29,19 +29,19 @@ from fedpersonal.tasks.utterances.methods import EMBEDDING, METHODS, Alternating
 from fedpersonal.tasks.utterances.source import SOURCES, Dialogues, UtteranceOptions, UtteranceRun
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.guess import Guess
+    from fedpersonal.evaluation.baselines import Baseline
     from fedpersonal.evaluation.results import ClientResults
     from fedpersonal.federated.boundary import Crossing
     from fedpersonal.federated.noisy_mean import NoisyMean
     from fedpersonal.methods.method import Method
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.tasks.experiment import Experiment
-    from fedpersonal.training.clients import ReadWhenDrawn
+    from fedpersonal.training.clients import LazyClients
     from fedpersonal.training.trained import Kept, TrainedModel
 
     UtteranceExperiment = Experiment["UtteranceRun", UtteranceData]
 
-# After fine-tuning on so many utterances of each client; None for all that it has.
+# The numbers of utterances of a client to fine-tune on before the test; None for all.
 SAMPLES = (1, 5, 15, None)
 BASE_ALONE = "the base model alone"
 # Larger than any norm, and small enough for float32.
@@ -49,10 +49,10 @@ _NO_BOUND = 1e30
 
 
 class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
-    """A frozen GPT-2 behind embeddings of its users and contexts (Silva et al., section 4)."""
+    """A frozen GPT-2 with embeddings of users and contexts (Silva et al., section 4)."""
 
     name = "tv_shows"
-    own_options = UtteranceOptions
+    extra_options = UtteranceOptions
     defaults = {
         "method": "fedperc",
         "total_rounds": 40,
@@ -70,16 +70,16 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         "rounds_per_eval": 5,
         "rounds_per_checkpoint": 10,
     }
-    own_methods = METHODS
+    extra_methods = METHODS
     layers = Layers(embedding=(EMBEDDING,), head=(EMBEDDING,))
-    has_own_rows = True
-    evaluated_together = 0
+    has_per_client_rows = True
+    clients_per_evaluation_shard = 0
     examples = "utterances"
     metrics = ("perplexity",)
     meanings = {
-        "perplexity": "among how many equally likely tokens the model hesitates, on average: e to "
-        "the power of the loss",
-        "loss": "what training minimises, cross-entropy in nats a token",
+        "perplexity": "e to the power of the loss: the number of equally likely tokens that would "
+        "be as uncertain",
+        "loss": "what training minimises, cross-entropy in nats per token",
     }
     predicts = (
         "Each next token of {num_utterances} utterances by {num_users} users, from the tokens "
@@ -88,7 +88,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
     sources = SOURCES
 
     def check(self, options: UtteranceRun) -> None:
-        """Refuses what does not go with the method: matrices, vectors, or an optimizer."""
+        """Raises a `UserError` if matrices, vectors or the optimizer do not fit the method."""
         super().check(options)
         method = self.method(options)
         if options.lora_matrices != "qkv" and "lora_b" not in getattr(method, "parts", {}):
@@ -105,7 +105,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         if issubclass(method, Alternating) and options.server_optimizer not in (None, "sgd"):
             raise UserError(
                 f"--method={options.method} needs --server_optimizer=sgd: "
-                f"{options.server_optimizer} would move the factor that rests."
+                f"{options.server_optimizer} would change the factor that does not train."
             )
 
     def read(self, options: UtteranceRun) -> Dialogues:
@@ -118,7 +118,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         return Dialogues(*options.find(SOURCES), options)
 
     def warnings(self, source: Dialogues, options: UtteranceRun) -> list[str]:
-        """Says how many users have zeros for a vector; mistakes in vectors show here."""
+        """Returns a warning if users have zeros for a vector; also raises errors of vectors."""
         if source.vectors is None or source.vectors.any(axis=1).all():
             return []
         count, users = (~source.vectors.any(axis=1)).sum(), len(source.vectors)
@@ -130,8 +130,8 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
 
         if options.evaluate_on == "unseen" and self.method(options).has_table:
             raise UserError(
-                f"--method={options.method} needs --evaluate_on=seen: its server has nothing "
-                "of users who never took part"
+                f"--method={options.method} needs --evaluate_on=seen: its server has no rows for "
+                "unseen users"
             )
         base = find_base_model(
             options.base_model,
@@ -157,7 +157,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         return dataclasses.replace(data, base=base)
 
     def split_warnings(self, source: Dialogues, data: UtteranceData) -> list[str]:
-        """Says how many test users the base model was pretrained on."""
+        """Returns a warning if the base model was pretrained on texts of test users."""
         from fedpersonal.tasks.utterances.models import find_pretrained_users
 
         assert data.base
@@ -167,12 +167,12 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             return []
         return [
             f"the base model {data.base.name} was pretrained on texts of {count} of {len(users)} "
-            "test users, whose figures are too good: pretrain it without them "
+            "test users, whose results are too good: pretrain it without them "
             "(--leave_out_users), or name another --base_model"
         ]
 
     def sizes(self, data: UtteranceData) -> dict[str, Any]:
-        """Returns the base model and the contexts."""
+        """Returns the base model, the contexts, and the numbers of users and vectors."""
         assert data.base  # Since `split`.
         vectors = data.train.features.get("vector")
         return {
@@ -187,14 +187,14 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
     ) -> PartitionedModel:
         """Returns the method's model around the frozen base."""
         from fedpersonal.models.gpt2 import load_base_model
-        from fedpersonal.tasks.utterances.models import build_language_model, freeze
+        from fedpersonal.tasks.utterances.models import build_language_model, write_frozen_base
 
         method = self.method(options)
         base = load_base_model(sizes.base_model, revision=options.base_model_revision)
         return build_language_model(
             _model_of(method),
             base,
-            freeze(base, pathlib.Path(options.base_model_dir) / "frozen"),
+            write_frozen_base(base, pathlib.Path(options.base_model_dir) / "frozen"),
             local_layers=local_layers,
             num_contexts=len(sizes.contexts),
             history_length=options.history_length,
@@ -208,11 +208,11 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         )
 
     def training_clients(
-        self, model: PartitionedModel, train: ClientDataset | ReadWhenDrawn, options: UtteranceRun
-    ) -> ClientDataset | ReadWhenDrawn:
-        """Returns the clients that train, with a history where the model reads one."""
+        self, model: PartitionedModel, train: ClientDataset | LazyClients, options: UtteranceRun
+    ) -> ClientDataset | LazyClients:
+        """Returns the clients that train, with histories if the model reads them."""
         if "history" in model.input_spec and isinstance(train, ClientDataset):
-            train = add_own_history(
+            train = add_sampled_history(
                 train,
                 length=model.input_spec["history"].shape[1],
                 num_samples=[n for n in SAMPLES if n],
@@ -223,37 +223,37 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
     def for_evaluation(
         self, model: PartitionedModel, part: EvaluationSet
     ) -> tuple[ClientDataset, ClientDataset]:
-        """Returns both sets, with what the support set says where the model reads a history."""
+        """Returns both sets, with the support set as history if the model reads one."""
         support, query = part.support, part.query
         if "history" in model.input_spec:
             length = model.input_spec["history"].shape[1]
-            query = add_history_of(query, support, length=length)
-            support = add_history_of(support, support, length=length)
+            query = add_support_history(query, support, length=length)
+            support = add_support_history(support, support, length=length)
         return self.for_model(model, support), self.for_model(model, query)
 
     def validate(self, experiment: UtteranceExperiment) -> Callable[[TrainedModel], ClientResults]:
-        """Returns what evaluates a model between rounds, after fine-tuning on 15 utterances."""
+        """Returns a function that evaluates a model after fine-tuning on 15 utterances."""
         part, phases = experiment.data.validation, experiment.evaluator.finetuning
         return experiment.evaluation(part, phases, start="kept", with_before=False)
 
-    def test(self, experiment: UtteranceExperiment, trained: TrainedModel) -> TestReport:
-        """Tests after fine-tuning on more and more; a client's query set is always the same."""
+    def test(self, experiment: UtteranceExperiment, trained: TrainedModel) -> EvaluationReport:
+        """Tests after fine-tuning on support sets of several sizes, with the same query sets."""
         from fedpersonal.runs.tested import test_summary
 
         data, options = experiment.data, experiment.options
         mean = self._noisy_mean(experiment)
         if mean:
             assert trained.kept_by
-            known, values = trained.kept_by(data.train.client_ids.tolist())
-            start = mean({name: value[known] for name, value in values.items()})
-            trained = dataclasses.replace(trained, kept_by=the_same_for_all(start))
+            has_kept, values = trained.kept_by(data.train.client_ids.tolist())
+            start = mean({name: value[has_kept] for name, value in values.items()})
+            trained = dataclasses.replace(trained, kept_by=kept_by_all(start))
         phases = experiment.evaluator.finetuning
         by_samples = {}
         for count in (0, *SAMPLES) if phases else SAMPLES:
             sets = finetuning_sets(data.test_clients, num_samples=count or None, seed=options.seed)
             part = EvaluationSet(*sets, seen=data.test.seen)
             brings_kept = True if mean else None
-            if count == 0:  # Nobody rebuilds anything, from what would be its whole support set.
+            if count == 0:  # Clients must not rebuild variables from their whole support sets.
                 brings_kept = brings_kept or experiment.has_kept(part)
             evaluate = experiment.evaluation(
                 part,
@@ -262,27 +262,29 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
                 with_before=False,
             )
             by_samples["all" if count is None else str(count)] = evaluate(trained)
-        tests = {name: test_summary(own, own.overall()) for name, own in by_samples.items()}
+        tests = {n: test_summary(sample, sample.overall()) for n, sample in by_samples.items()}
         results = by_samples["all"]
         tokens = {"num_tokens": results.after["perplexity"][:, 1].astype(np.int64)}
-        return TestReport(results, columns=tokens, description={"by_samples": tests})
+        return EvaluationReport(results, columns=tokens, description={"by_samples": tests})
 
-    def guesses(self, experiment: UtteranceExperiment, part: EvaluationSet) -> dict[str, Guess]:
-        """The frozen base model by itself, which no client has trained."""
-        from fedpersonal.evaluation.guess import Guess
-        from fedpersonal.tasks.utterances.models import evaluate_alone
+    def baselines(
+        self, experiment: UtteranceExperiment, part: EvaluationSet
+    ) -> dict[str, Baseline]:
+        """Returns the metrics of the frozen base model, which no client has trained."""
+        from fedpersonal.evaluation.baselines import Baseline
+        from fedpersonal.tasks.utterances.models import evaluate_base_model
 
         assert experiment.data.base and experiment.model.frozen  # Since `split` and `build_model`.
-        results = evaluate_alone(
+        results = evaluate_base_model(
             experiment.data.base, experiment.model.frozen, part.query, experiment.evaluator
         )
         clients = results.per_client()
         names = ("loss", "perplexity")
-        found = Guess(results.overall(), {name: clients[f"{name}_after"] for name in names})
-        return {BASE_ALONE: found}
+        values = {name: clients[f"{name}_after"] for name in names}
+        return {BASE_ALONE: Baseline(results.overall(), values)}
 
     def _noisy_mean(self, experiment: UtteranceExperiment) -> NoisyMean | None:
-        """Returns what averages the trained users' embeddings, where unseen users start there."""
+        """Returns the aggregator of kept values from whose mean unseen users start, if any."""
         from fedpersonal.federated.noisy_mean import NoisyMean
 
         options = experiment.options
@@ -290,9 +292,9 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         start = options.unseen_start or ("noisy_mean" if is_small else "mean")
         if experiment.data.test.seen or not experiment.algorithm.keeps or start == "fresh":
             return None
-        if experiment.algorithm.personal:  # Copies start at what the server sends.
+        if experiment.algorithm.personal:  # Copies start from the server's variables.
             return None
-        # Others are too large for a bound that hides one user's, and the paper has no noise there.
+        # Larger parts would need too much noise to hide one user, and the paper adds none to them.
         is_noisy = start == "noisy_mean"
         return NoisyMean(
             experiment.model,
@@ -304,7 +306,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
     def boundary(
         self, experiment: UtteranceExperiment
     ) -> tuple[list[Crossing], list[dict[str, Any]]]:
-        """Returns what crosses; the noisy mean and the frozen weights do, too."""
+        """Returns the crossing values, with the noisy mean, and an entry for frozen weights."""
         mean, num_bytes = self._noisy_mean(experiment), _frozen_bytes(experiment.model)
         frozen = {
             "direction": "once",
@@ -315,17 +317,17 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         }
         return [*experiment.trainer.crossings, *(mean.crossings if mean else [])], [frozen]
 
-    def outside_privacy(self, experiment: UtteranceExperiment) -> list[str]:
-        """Names the base model, and the mean that unseen users start from."""
+    def unprotected_outputs(self, experiment: UtteranceExperiment) -> list[str]:
+        """Returns the base model, and the mean from which unseen users start, in words."""
         options, mean = experiment.options, self._noisy_mean(experiment)
         return [
             "the base model" + (", pretrained on other users" if not options.base_model else ""),
-            *(["what users' vectors were learnt from"] if options.user_vectors else []),
-            *(["the mean of what users keep, from which unseen users start"] if mean else []),
+            *(["the data from which users' vectors were learnt"] if options.user_vectors else []),
+            *(["the mean of users' local variables, where unseen users start"] if mean else []),
         ]
 
     def describe(self, experiment: UtteranceExperiment) -> dict[str, Any]:
-        """Says whom the summary is of, and what a client holds."""
+        """Returns the evaluated users, the base model, and the sizes of a client's variables."""
         model = experiment.model
         return {
             "evaluate_on": experiment.options.evaluate_on,
@@ -334,29 +336,29 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             "frozen_bytes": _frozen_bytes(model),
         }
 
-    def names(self, experiment: UtteranceExperiment) -> dict[str, Sequence[str]]:
-        """Names the contexts, and the users whose parts are rows of the server's tables."""
-        return {"context": experiment.data.context_names.tolist(), **super().names(experiment)}
+    def row_labels(self, experiment: UtteranceExperiment) -> dict[str, Sequence[str]]:
+        """Returns labels for contexts, and for users with rows in the server's tables."""
+        return {"context": experiment.data.context_names.tolist(), **super().row_labels(experiment)}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""
         best = strongest(summary["test"]["guesses"], "perplexity")
-        who = tested_text(summary["test"], f"{summary['evaluate_on']} user")
-        lines = [f"{who}: perplexity of what they say in the test, lower is better:"]
+        population = population_text(summary["test"], f"{summary['evaluate_on']} user")
+        lines = [f"{population}: perplexity of test utterances, lower is better:"]
         lines += [f"  {best[1]:.2f} by {best[0]}"] if best else []
         for samples, results in summary["by_samples"].items():
             number = "one other utterance" if samples == "1" else f"{samples} other utterances"
             stage = (
-                f"after each has trained on {number}"
+                f"after each user's fine-tuning on {number}"
                 if samples != "0"
-                else "before any of them trains"
+                else "before fine-tuning"
             )
             lines.append(f"  {results['perplexity']:.2f} {stage}")
         return lines
 
 
 def _model_of(method: type[Method]) -> str:
-    """Returns the kind of a method's model; methods of other tasks come without one."""
+    """Returns the kind of a method's model; methods of other tasks have none."""
     return getattr(method, "model", "prefix")
 
 
@@ -364,8 +366,8 @@ def _frozen_bytes(model: PartitionedModel) -> int:
     return model.frozen.num_bytes if model.frozen else 0
 
 
-def the_same_for_all(values: Mapping[str, np.ndarray]) -> Callable[[Sequence[str]], Kept]:
-    """Returns what gives values to clients as if each had kept them."""
+def kept_by_all(values: Mapping[str, np.ndarray]) -> Callable[[Sequence[str]], Kept]:
+    """Returns a function that returns the same values for each client, as if kept by it."""
 
     def kept_by(client_ids: Sequence[str]) -> Kept:
         count = len(client_ids)

@@ -65,6 +65,6 @@ def few_utterances(tmp_path_factory, tiny_base):
 
     def ask(output_dir, **changes):
         asked = {"scale_rounds": 0.2, "preset": "quick", **changes}
-        return Reproduction(output_dir, given=given, **asked)
+        return Reproduction(output_dir, options=given, **asked)
 
     return ask

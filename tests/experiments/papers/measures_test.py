@@ -12,13 +12,13 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 
 from experiments.papers import fedperc_data, fedperc_measures, fedrecon_data, furl, privacy
-from experiments.papers.fedperc_measures import compare_embeddings, draw_others, shares
+from experiments.papers.fedperc_measures import compare_embeddings, sample_others, shares
 from fedpersonal.data.generated.documents import generate_subreddits
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.tasks.documents.data import (
     USERS_LABEL,
     USERS_RATE,
-    guess_labels,
+    label_baselines,
     split_documents,
 )
 from fedpersonal.tasks.documents.task import TASK
@@ -52,17 +52,17 @@ def measured(loss, **options):
 
 
 def test_others_are_of_the_same_context_and_all_different():
-    others = draw_others(KNOWN, CONTEXTS, max_others=20, seed=3)
+    others = sample_others(KNOWN, CONTEXTS, max_others=20, seed=3)
     assert others.shape == (8, 3)
     for user, row in enumerate(others):
         given = row[row >= 0]
         same = [i for i in range(8) if KNOWN[i] and CONTEXTS[i] == CONTEXTS[user] and i != user]
         assert sorted(given) == (same if KNOWN[user] else [])
-    fewer = draw_others(KNOWN, CONTEXTS, max_others=2, seed=3)
+    fewer = sample_others(KNOWN, CONTEXTS, max_others=2, seed=3)
     assert fewer.shape == (8, 2) and (fewer[[0, 1, 3, 5]] >= 0).all()
     # Each is as often another's.
     assert np.bincount(fewer[fewer >= 0]).tolist() == [2, 2, 1, 2, 1, 2]
-    np.testing.assert_array_equal(fewer, draw_others(KNOWN, CONTEXTS, max_others=2, seed=3))
+    np.testing.assert_array_equal(fewer, sample_others(KNOWN, CONTEXTS, max_others=2, seed=3))
 
 
 def test_embeddings_that_fit_their_users_always_win():
@@ -124,7 +124,7 @@ def test_case_and_marks_do_not_make_a_line_new(tiny_base, make_dataset):
 
 def test_a_million_users_at_the_same_rate_have_the_same_noise_in_the_mean():
     told = {"num_clients": 4_000, "clients_per_round": 500, "noise_multiplier": 0.5, "rounds": 80}
-    found = privacy.epsilon_of_many(told, delta=1e-6)
+    found = privacy.extrapolated_epsilon(told, delta=1e-6)
     # 0.5 / 500 of the bound on an update is 125 / 125,000 of it.
     oracle = PLDAccountant()
     event = dp_accounting.PoissonSampledDpEvent(0.125, dp_accounting.GaussianDpEvent(125.0))
@@ -175,14 +175,14 @@ def test_a_row_is_a_bag_of_length_1_and_a_user(data):
 def test_it_knows_more_than_the_users_own_rate(data):
     found = furl.measure_linear(None, types.SimpleNamespace(data=data), None)
     assert found["strength"] in furl.STRENGTHS
-    guess = guess_labels(data, data.test)[USERS_RATE].metrics["auc"]
+    guess = label_baselines(data, data.test)[USERS_RATE].metrics["auc"]
     assert 1.0 > found["test"]["auc"] > guess + 0.05
 
 
 def test_it_knows_more_than_a_users_most_frequent_label():
     data = split(generate_subreddits(num_users=60, seed=0))
     found = furl.measure_linear(None, types.SimpleNamespace(data=data), None)
-    guess = guess_labels(data, data.test)[USERS_LABEL].metrics["accuracy"]
+    guess = label_baselines(data, data.test)[USERS_LABEL].metrics["accuracy"]
     assert 1.0 > found["test"]["accuracy"] > guess + 0.05
 
 

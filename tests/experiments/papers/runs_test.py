@@ -48,7 +48,7 @@ def _table1(few_ratings, tmp_path_factory):
     folder, trained = tmp_path_factory.mktemp("table1"), []
     given = {"ratings_file": few_ratings, "embedding_dim": 2, "compile": False}
     rows = [STANDARD, FINETUNED]
-    asked = Reproduction(folder, [3, 4], scale_rounds=0.002, given=given, rows=rows)
+    asked = Reproduction(folder, [3, 4], scale_rounds=0.002, options=given, rows=rows)
     train = experiment_run.run_experiment
 
     def log(experiment, *args, **options):
@@ -110,7 +110,7 @@ def test_what_is_done_is_only_read_and_other_options_are_refused(table1, monkeyp
     assert ratings.table1(asked).write(asked.output_dir) + "\n" == page
     assert capsys.readouterr().out.count("done before") == 4 + 8
     for name, value in (("embedding_dim", 3), ("client_learning_rate", 0.4)):
-        other = asked.replace(given={**asked.given, name: value})
+        other = asked.replace(options={**asked.options, name: value})
         with pytest.raises(UserError, match=f"{name} was .* and is now {value}"):
             ratings.table1(other)
     # What only a shared job reads asks for that job alone.
@@ -154,7 +154,7 @@ def test_the_initial_model_is_tested_beside_the_guesses(few_ratings, tmp_path):
     given = {"ratings_file": few_ratings, "embedding_dim": 2, "clients_per_round": 4}
     given["compile"] = False
     rows = [UNTRAINED, CLIPPED]
-    asked = Reproduction(tmp_path, [3], scale_rounds=0.02, given=given, rows=rows)
+    asked = Reproduction(tmp_path, [3], scale_rounds=0.02, options=given, rows=rows)
     privacy.run(asked).write(tmp_path)
     cells = cells_of(tmp_path, "dp_table", "test")
     initial, clipped = (
@@ -230,7 +230,7 @@ def test_new_lines_are_those_that_are_not_among_the_texts_for_training(parts):
 def test_what_tables_measure_after_a_training(parts):
     """The base by itself is the guess; own embeddings those trained; a pass takes some time."""
     asked, _ = parts
-    own = asked.jobs(fedperc.TASK, fedperc_data.OWN_ROW, "fedperc", evaluate_on="seen")
+    own = asked.jobs(fedperc.TASK, fedperc_data.FEDPERC_ROW, "fedperc", evaluate_on="seen")
     experiment, folder = jobs.open_job(own[0])
     folder.close()
     from fedpersonal.runs.saved import load_run
@@ -263,7 +263,7 @@ def test_data_that_cannot_be_split_are_refused_before_the_first_job(tmp_path, fe
     ]
     (tmp_path / "two.jsonl").write_text("\n".join(lines))
     asked = few_utterances(tmp_path / "out")
-    asked = asked.replace(given={**asked.given, "text_file": str(tmp_path / "two.jsonl")})
+    asked = asked.replace(options={**asked.options, "text_file": str(tmp_path / "two.jsonl")})
     with pytest.raises(UserError, match="2 users; at least 3 are needed"):
         fedperc.tables(asked)
     assert not (tmp_path / "out").exists()

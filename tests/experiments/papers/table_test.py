@@ -186,14 +186,14 @@ def test_named_columns_lie_beside_each_other_and_what_is_off_scale_below(panels_
     assert [bool(ax.get_ylabel()) for ax in panels] == [True, False, True]
     first, second = (line.get_xdata() for line in panels[0].get_lines())
     assert (second - first).tolist() == pytest.approx([0.03, 0.03])
-    assert panels[0].get_xlabel() == "epoch\nnot drawn: c, 200 to 300"
+    assert panels[0].get_xlabel() == "epoch\nnot plotted: c, 200 to 300"
     assert [text.get_text() for text in panels[0].get_xticklabels()] == ["1", "all"]
 
 
 @pytest.mark.parametrize(
     ("cells", "baselines", "message"),
     [
-        ({}, [], "0 lines and 0 baselines cannot be drawn"),
+        ({}, [], "0 lines and 0 baselines cannot be plotted"),
         ({f"{n}": curve({1: 2.0}) for n in range(25)}, [], "25 lines"),
         ({"a": curve({1: 2.0})}, [("b", 1)] * 5, "5 baselines"),
         ({"a": curve({1: np.nan})}, [], "t: the figures of a must be finite"),

@@ -40,27 +40,27 @@ CASES = {
         {"seeds": [0], "rows": ["FedRecon (seen users)", "FedAvg + StandardEval"]},
         "timeless_ratings",
     ),
-    "table2": ("table2", {"vocab_sizes": [300, 9000], "given": _GENERATED}, None),
+    "table2": ("table2", {"vocab_sizes": [300, 9000], "options": _GENERATED}, None),
     "table2_rows": (
         "table2",
         {
             "vocab_sizes": [300],
             "rows": ["Most frequent word", "Ditto (500 OOV)"],
-            "given": _GENERATED,
+            "options": _GENERATED,
         },
         None,
     ),
-    "figure2": ("figure2", {"vocab_sizes": [300], "given": _GENERATED}, None),
-    "figure3": ("figure3", {"vocab_sizes": [300], "given": _GENERATED}, None),
-    "table3": ("table3", {"given": _GENERATED}, None),
-    "table3_rows": ("table3", {"seeds": [0], "rows": _TWINS, "given": _GENERATED}, None),
+    "figure2": ("figure2", {"vocab_sizes": [300], "options": _GENERATED}, None),
+    "figure3": ("figure3", {"vocab_sizes": [300], "options": _GENERATED}, None),
+    "table3": ("table3", {"options": _GENERATED}, None),
+    "table3_rows": ("table3", {"seeds": [0], "rows": _TWINS, "options": _GENERATED}, None),
     "table3_films": (
         "table3",
-        {"seeds": [0], "rows": _FILMS, "given": {"dataset": "movielens_100k"}},
+        {"seeds": [0], "rows": _FILMS, "options": {"dataset": "movielens_100k"}},
         None,
     ),
-    "fedperc_tables": ("fedperc_tables", {"given": _GENERATED}, None),
-    "fedperc_parts": ("fedperc_parts", {"given": _GENERATED}, None),
+    "fedperc_tables": ("fedperc_tables", {"options": _GENERATED}, None),
+    "fedperc_parts": ("fedperc_parts", {"options": _GENERATED}, None),
     "dp_table": ("dp_table", {}, "few_ratings"),
     "recommendation": ("recommendation", {}, "few_ratings"),
     "recommendation_one": (
@@ -89,7 +89,7 @@ def report_of(patch, case, folder, ratings):
     stub(patch, folder, [m for n, m in sys.modules.items() if n.startswith("experiments.papers")])
     option = "interactions_file" if task.name == "interactions" else "ratings_file"
     given = {option: ratings} if data else {}
-    asked = {"seeds": [0, 1], **asked, "given": {**given, **asked.get("given", {})}}
+    asked = {"seeds": [0, 1], **asked, "options": {**given, **asked.get("options", {})}}
     return getattr(module, function)(Reproduction(folder, **asked))
 
 
@@ -165,7 +165,7 @@ def test_rows_can_be_asked_for_and_have_options_that_there_are(target, rows):
             asked = Reproduction("nowhere", preset=preset)
             name = row.preset.replace("{kind}", "reddit")
             options = task.options(**asked.values(task, name, **row.values))
-            method = task.method(task.settle(options))
+            method = task.method(task.with_defaults(options))
             if method.is_federated and method.trains:
                 assert options.shuffle == "never"
 
@@ -211,7 +211,8 @@ def test_furl_has_both_forms_unless_one_is_named(tmp_path, monkeypatch, given, e
     for name in ("1m", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "1m" / "movies.dat").touch()
-    assert [own.dataset for own in furl.ask(Reproduction(tmp_path, given=given))] == expected
+    requests = furl.requests_of(Reproduction(tmp_path, options=given))
+    assert [one.dataset for one in requests] == expected
 
 
 def test_layer_sets():

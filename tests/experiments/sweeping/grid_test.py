@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from experiments.sweeping.grid import Range, all_settings, draw_settings, parse_grid
+from experiments.sweeping.grid import Range, all_settings, parse_grid, sample_settings
 from fedpersonal.errors import UserError
 from fedpersonal.options import Options, option
 
@@ -61,7 +61,7 @@ MISTAKES = {
     "rate=": "'rate=' has no values",
     "=1": "'' is no option that can be chosen",
     "rat=1": "'rat' is no option that can be chosen; did you mean rate?",
-    "rate=1;units=2;rate=3": "rate is there twice",
+    "rate=1;units=2;rate=3": "rate appears twice",
     "rate=0.1,.1": "rate has '.1' twice",
     "rate=1,": "--rate is ; it must be a finite number above 0",
     "rate=fast": "--rate is fast; it must be a finite number above 0 and at most 100",
@@ -96,13 +96,13 @@ def test_a_mistake_names_the_culprit(text):
 def test_ranges_are_for_draws_only():
     grid = parse_grid("units=1,2;rate=1..2", Toys)
     assert grid["rate"] == Range(1.0, 2.0, is_log=False, is_whole=False)
-    with pytest.raises(UserError, match="rate has a range, from which --random=N draws"):
+    with pytest.raises(UserError, match="rate has a range, which needs --random=N"):
         all_settings(grid)
 
 
 def test_draws_are_in_the_range_spread_as_said_and_all_different():
     grid = parse_grid("rate=log:0.001..10;units=1..4;limit=log:1..1000;kind=a,b", Toys)
-    drawn = draw_settings(grid, 4000, seed=1)
+    drawn = sample_settings(grid, 4000, seed=1)
     assert len({tuple(setting.items()) for setting in drawn}) == 4000
     for setting in drawn[:500]:
         Toys(**setting)
@@ -121,7 +121,7 @@ def test_draws_are_in_the_range_spread_as_said_and_all_different():
 @pytest.mark.parametrize("seed", range(20))
 def test_three_draws_in_a_row_have_a_value_of_each_third_of_each_range(seed):
     grid = parse_grid("rate=log:0.01..10;units=1..6;limit=1..1000", Toys)
-    drawn = draw_settings(grid, 9, seed=seed)
+    drawn = sample_settings(grid, 9, seed=seed)
     for start in (0, 3, 6):
         some = drawn[start : start + 3]
         assert {math.floor(math.log10(one["rate"])) for one in some} == {-2, -1, 0}
@@ -130,15 +130,15 @@ def test_three_draws_in_a_row_have_a_value_of_each_third_of_each_range(seed):
 
 def test_draws_are_fixed_by_their_seed_and_more_of_them_begin_alike():
     grid = parse_grid("rate=0.1..10;kind=a,b", Toys)
-    assert draw_settings(grid, 20, seed=3)[:5] == draw_settings(grid, 5, seed=3)
-    assert draw_settings(grid, 5, seed=3) != draw_settings(grid, 5, seed=4)
+    assert sample_settings(grid, 20, seed=3)[:5] == sample_settings(grid, 5, seed=3)
+    assert sample_settings(grid, 5, seed=3) != sample_settings(grid, 5, seed=4)
 
 
 def test_all_of_a_small_grid_can_be_drawn_and_no_more():
     grid = parse_grid("units=1..3;kind=a,b", Toys)
-    found = draw_settings(grid, 6, seed=0)
+    found = sample_settings(grid, 6, seed=0)
     assert sorted(map(str, found)) == sorted(
         str({"units": units, "kind": kind}) for units in (1, 2, 3) for kind in "ab"
     )
     with pytest.raises(UserError, match="--random=7: --grid has too few settings, 6 were found"):
-        draw_settings(grid, 7, seed=0)
+        sample_settings(grid, 7, seed=0)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsClassifier
 
-from fedpersonal.evaluation.guess import overall
-from fedpersonal.tasks.digits.data import guess_digits, read_digits, split_digits
+from fedpersonal.evaluation.baselines import overall_metrics
+from fedpersonal.tasks.digits.data import digit_baselines, read_digits, split_digits
 from fedpersonal.tasks.digits.task import TASK
 from fedpersonal.tasks.task import EvaluationSet
 
@@ -91,7 +91,7 @@ def test_guesses_are_those_of_the_support_set_and_of_all(digits):
             own, asked = part.support.client(client), part.query.client(client)
             right += (asked[1] == np.bincount(own[1], minlength=10).argmax()).sum()
             alike += (asked[1] == nearest(asked, own)).sum()
-        neighbour, each, every = overall(guess_digits(data, part)).values()
+        neighbour, each, every = overall_metrics(digit_baselines(data, part)).values()
         assert neighbour["accuracy"] == pytest.approx(alike / part.query.num_examples)
         assert each["accuracy"] == pytest.approx(right / part.query.num_examples)
         assert every["accuracy"] == pytest.approx((part.query.labels == of_all).mean())
@@ -109,14 +109,19 @@ def test_any_options_leave_something_to_predict(digits, options):
     data = split(digits, **options)
     for part in (data.validation, data.test, data.unseen):
         assert part.support.num_examples and part.query.num_examples
-        assert all(0 <= own["accuracy"] <= 1 for own in overall(guess_digits(data, part)).values())
+        assert all(
+            0 <= own["accuracy"] <= 1
+            for own in overall_metrics(digit_baselines(data, part)).values()
+        )
 
 
 def test_who_has_no_image_to_look_at_is_guessed_all_the_same(digits):
     data = split(digits)
     query = data.test.query
     nothing = query.filter_examples(np.zeros(query.num_examples, bool))
-    blind = guess_digits(data, EvaluationSet(nothing, query, seen=True))
-    neighbour, each, _ = overall(blind).values()
+    blind = digit_baselines(data, EvaluationSet(nothing, query, seen=True))
+    neighbour, each, _ = overall_metrics(blind).values()
     assert neighbour == each
-    assert not any(overall(guess_digits(data, EvaluationSet(query, nothing, seen=True))).values())
+    assert not any(
+        overall_metrics(digit_baselines(data, EvaluationSet(query, nothing, seen=True))).values()
+    )

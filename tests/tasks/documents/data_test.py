@@ -14,7 +14,7 @@ from fedpersonal.data.encoders import HashedWords, build_characters
 from fedpersonal.data.generated.documents import generate_subreddits
 from fedpersonal.data.labelled_texts import LabelledTexts
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.guess import overall as overall_of
+from fedpersonal.evaluation.baselines import overall_metrics as overall_of
 from fedpersonal.evaluation.means import shrunken_means
 from fedpersonal.tasks.documents.data import (
     LABEL_OF_ALL,
@@ -22,7 +22,7 @@ from fedpersonal.tasks.documents.data import (
     SHRUNKEN_RATES,
     USERS_LABEL,
     USERS_RATE,
-    guess_labels,
+    label_baselines,
     split_documents,
 )
 from fedpersonal.tasks.documents.task import TASK
@@ -134,7 +134,7 @@ def test_guesses_against_counting(documents):
         for label in data.test.query.client(user)[1]:
             hits["users"] += label == own
             hits["overall"] += label == overall
-    guesses = guess_labels(data, data.test)
+    guesses = label_baselines(data, data.test)
     assert overall_of(guesses) == {
         USERS_LABEL: {"accuracy": hits["users"] / data.test.query.num_examples},
         LABEL_OF_ALL: {"accuracy": hits["overall"] / data.test.query.num_examples},
@@ -148,13 +148,13 @@ def test_guesses_of_yes_or_no_against_counting(documents, part):
     data = split(liked(documents), seed=0)
     part = getattr(data, part)
     scores = [part.support.client(user)[1].mean() for user in part.query.example_clients]
-    guesses = overall_of(guess_labels(data, part))
+    guesses = overall_of(label_baselines(data, part))
     assert guesses[USERS_RATE]["auc"] == pytest.approx(roc_auc_score(part.query.labels, scores))
     assert guesses[RATE_OF_ALL] == {"auc": 0.5}
     same = np.zeros_like(part.query.labels)
     alike = dataclasses.replace(part, query=dataclasses.replace(part.query, labels=same))
-    assert overall_of(guess_labels(data, alike))[USERS_RATE] == {}
-    assert overall_of(guess_labels(data, alike))[SHRUNKEN_RATES].keys() == {"accuracy"}
+    assert overall_of(label_baselines(data, alike))[USERS_RATE] == {}
+    assert overall_of(label_baselines(data, alike))[SHRUNKEN_RATES].keys() == {"accuracy"}
 
 
 def test_texts_that_nobody_else_has_leave_each_users_rate():
@@ -167,7 +167,7 @@ def test_texts_that_nobody_else_has_leave_each_users_rate():
     )
     data = split(documents, seed=0)
     for part in (data.test, data.unseen):
-        guesses = overall_of(guess_labels(data, part))
+        guesses = overall_of(label_baselines(data, part))
         assert guesses[SHRUNKEN_RATES]["auc"] == pytest.approx(guesses[USERS_RATE]["auc"], abs=0.01)
         own = guesses[USERS_LABEL]["accuracy"]
         assert guesses[SHRUNKEN_RATES]["accuracy"] == pytest.approx(own, abs=0.01)
@@ -196,7 +196,7 @@ def test_a_text_that_others_know_is_guessed_by_what_they_say():
             for one, own in zip(parts, np.split(items, ends[:-1]))
         ]
         rates, query = shrunken_means(*with_items, 20), part.query
-        guesses = overall_of(guess_labels(data, part))
+        guesses = overall_of(label_baselines(data, part))
         assert guesses[SHRUNKEN_RATES] == {
             "auc": pytest.approx(roc_auc_score(query.labels, rates)),
             "accuracy": pytest.approx(np.mean(query.labels == (rates > 0.5))),
@@ -238,6 +238,6 @@ def test_labels_that_are_all_alike_are_refused(documents):
 
 def test_guesses_on_reddit_comments(real_data):
     data = split(read_documents(real_data("reddit_comments.jsonl.gz")), seed=0)
-    guesses = guess_labels(data, data.test)
+    guesses = label_baselines(data, data.test)
     assert guesses[USERS_LABEL].metrics["accuracy"] == pytest.approx(0.587, abs=0.01)
     assert guesses[LABEL_OF_ALL].metrics["accuracy"] == pytest.approx(0.198, abs=0.01)

@@ -81,8 +81,8 @@ def scores_of(finished, part):
         support, _ = TASK.for_evaluation(experiment.model, part)
         phases, size = experiment.evaluator.rebuilding, options.client_batch_size
         weights[TABLE] = trained.kept[TABLE][:, 0].copy()
-        assert 4 < trained.known.sum() < 18
-        for user in np.flatnonzero(~trained.known):
+        assert 4 < trained.has_kept.sum() < 18
+        for user in np.flatnonzero(~trained.has_kept):
             own = personalize(
                 experiment.model,
                 phases,
@@ -161,8 +161,8 @@ def test_the_store_holds_those_who_took_part(run):
     )
     drawn = np.concatenate([sampler.sample(number) for number in (1, 2)])
     trained = finished.trained
-    assert set(np.flatnonzero(trained.known)) == set(drawn) and 4 < trained.known.sum() < 18
-    assert len(np.unique(trained.kept[TABLE][trained.known], axis=0)) == trained.known.sum()
+    assert set(np.flatnonzero(trained.has_kept)) == set(drawn) and 4 < trained.has_kept.sum() < 18
+    assert len(np.unique(trained.kept[TABLE][trained.has_kept], axis=0)) == trained.has_kept.sum()
 
 
 def test_users_who_keep_nothing_rebuild_what_they_lack(tiny):

@@ -124,7 +124,7 @@ def test_a_model_that_scores_all_alike_has_the_metrics_of_chance(source):
     assert (test["num_clients"], test["num_clients_without_query"]) == (NUM_USERS, 1)
     assert test["num_clients_of"] == {}
     found = {name: test[name] for name in TASK.metrics}
-    chance = TASK.guesses(experiment, experiment.data.test)["chance"]
+    chance = TASK.baselines(experiment, experiment.data.test)["chance"]
     assert chance.metrics == pytest.approx(found)
     assert found["hr@10"] == pytest.approx(10 / 100)
     discounts = np.sum(1 / np.log2(np.arange(10) + 2))
@@ -174,4 +174,4 @@ def test_what_is_printed_says_when_figures_leak(tiny):
     assert finished.test["guesses"].keys() == {"popularity", "chance", "none is chosen"}
     assert "chance: 0.6299" in line
     leaking = {**finished.summary, "leaky_negatives": True}
-    assert "these figures leak" in TASK.report(leaking)[-1]
+    assert "these metrics leak" in TASK.report(leaking)[-1]

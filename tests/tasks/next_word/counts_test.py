@@ -44,8 +44,8 @@ def test_trigrams_by_hand():
     # After "a b" comes c twice. "d b" ties d and x, and "b" c and d, of which d is more frequent.
     assert found.likeliest[:3, 2].tolist() == [c, d, d]
     # After "a" come b twice and an unknown word twice; "c a" has the latter, whatever is known.
-    assert found.likeliest[3, 2] == other and found.likeliest_known[3, 2] == b
-    assert (found.likeliest_known < vocabulary.num_known).all()
+    assert found.likeliest[3, 2] == other and found.likeliest_in_vocabulary[3, 2] == b
+    assert (found.likeliest_in_vocabulary < vocabulary.num_known).all()
     # Sentences begin with a twice, with c twice and with d thrice.
     assert found.likeliest[:, 0].tolist() == [d] * 5
 
@@ -93,7 +93,10 @@ def test_trigrams_are_those_of_a_slow_count():
         for place in np.flatnonzero(query.labels[row]):
             first, second = history[place : place + 2]
             expected = slow_choice(data.train, first, second, vocabulary.size, vocabulary.num_known)
-            assert (found.likeliest[row, place], found.likeliest_known[row, place]) == expected
+            assert (
+                found.likeliest[row, place],
+                found.likeliest_in_vocabulary[row, place],
+            ) == expected
     assert query.features["token"][0, 0] == BOS
 
 

@@ -130,7 +130,7 @@ def test_clients_of_stack_overflow_are_read_when_they_take_part(tiny, tmp_path, 
 
 def test_buckets_are_settled_by_the_method():
     def settled(name, **options):
-        return TASK.settle(TASK.options(method=name, **options)).num_oov_buckets
+        return TASK.with_defaults(TASK.options(method=name, **options)).num_oov_buckets
 
     own = {"fed_recon", "fed_recon_finetuning", "furl", "fed_sim", "fed_alt"}
     own |= {"fed_avg_finetuning", "embedding_finetuning", "fed_babu", "local_only"}

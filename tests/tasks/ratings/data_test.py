@@ -167,16 +167,16 @@ def test_parts_may_be_random_though_there_is_time(ratings):
 def test_draws_are_of_test_clients_with_a_query_set(ratings):
     options = {"test_draws": 40, "clients_per_draw": 2}
     test = split(ratings, "unseen", **options).test
-    assert test.draws.shape == (40, 2)
-    assert all(len(set(clients)) == 2 for clients in test.draws.tolist())
-    assert len(np.unique(np.sort(test.draws), axis=0)) > 1
-    again, other = (split(ratings, "unseen", **options, seed=n).test.draws for n in (0, 1))
-    assert (again == test.draws).all() and (other != test.draws).any()
+    assert test.client_samples.shape == (40, 2)
+    assert all(len(set(clients)) == 2 for clients in test.client_samples.tolist())
+    assert len(np.unique(np.sort(test.client_samples), axis=0)) > 1
+    again, other = (split(ratings, "unseen", **options, seed=n).test.client_samples for n in (0, 1))
+    assert (again == test.client_samples).all() and (other != test.client_samples).any()
     few = split(ratings, "unseen", test_draws=2, client_batch_size=12).test
     tested = np.flatnonzero(few.query.counts > 0)
     assert few.query.num_clients > len(tested)
-    assert np.sort(few.draws).tolist() == [tested.tolist()] * 2
-    assert len(split(ratings, "unseen").test.draws) == 0
+    assert np.sort(few.client_samples).tolist() == [tested.tolist()] * 2
+    assert len(split(ratings, "unseen").test.client_samples) == 0
 
 
 def test_the_share_of_an_unseen_users_support_set(ratings):

@@ -150,7 +150,7 @@ def test_predictions_start_at_the_mean_training_rating(tiny, low, high, scale):
         pytest.approx(mean), pytest.approx(scale, rel=0.02)
     )  # fmt: skip
     untrained = experiment.evaluation(experiment.data.test, ())(experiment.trainer.untrained())
-    guess = TASK.guesses(experiment, experiment.data.test)["mean of all ratings"].metrics["rmse"]
+    guess = TASK.baselines(experiment, experiment.data.test)["mean of all ratings"].metrics["rmse"]
     assert untrained.overall()["rmse"] == pytest.approx(guess, rel=0.02)
     with experiment.trainer.fit(rounds=3, progress=False) as trained:
         after = experiment.evaluation(experiment.data.test)(trained).overall()
@@ -233,7 +233,7 @@ def test_users_are_left_out_by_their_ratings_whatever_the_data(tiny):
 def test_users_who_have_kept_their_embedding_predict_with_it(run):
     finished = run("kept")
     trained, query = finished.trained, finished.data.test.query
-    assert trained.known.all()
+    assert trained.has_kept.all()
     places = {client: place for place, client in enumerate(finished.data.train.client_ids)}
     users = np.array([places[client] for client in query.client_ids])[query.example_clients]
     items = query.features["item"]
@@ -248,8 +248,10 @@ def test_users_who_have_kept_their_embedding_predict_with_it(run):
 def test_a_table_is_evaluated_as_it_was_trained_on_seen_users_alone(run):
     seen, unseen = run("table").experiment, run("centralized").experiment
     assert seen.evaluator.model is seen.model and seen.evaluator.personalization(False) == ()
-    assert seen.model.owned == {"user_embedding/embeddings", "user_bias/embeddings"}
-    assert unseen.model.owned == seen.model.owned and not unseen.evaluator.model.owned
+    rows = seen.model.server_rows_per_client
+    assert rows == {"user_embedding/embeddings", "user_bias/embeddings"}
+    assert unseen.model.server_rows_per_client == rows
+    assert not unseen.evaluator.model.server_rows_per_client
     assert {v.layer for v in unseen.evaluator.model.local_variables} == {
         "user_embedding",
         "user_bias",

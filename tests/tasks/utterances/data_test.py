@@ -13,8 +13,8 @@ from fedpersonal.data.utterances import Utterances
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances.data import (
     NO_TOKEN,
-    add_history_of,
-    add_own_history,
+    add_sampled_history,
+    add_support_history,
     finetuning_sets,
     split_utterances,
 )
@@ -249,7 +249,7 @@ def whole(row):
 
 
 def test_a_history_is_of_others_of_the_same_client(dataset):
-    found = add_own_history(dataset, length=60, num_samples=[1, 4, 9], seed=0)
+    found = add_sampled_history(dataset, length=60, num_samples=[1, 4, 9], seed=0)
     assert found.features["history"].dtype == np.int32
     np.testing.assert_array_equal(found.features["text"], dataset.features["text"])
     np.testing.assert_array_equal(found.labels, dataset.labels)
@@ -268,7 +268,7 @@ def test_a_history_is_of_others_of_the_same_client(dataset):
 def test_all_others_are_as_likely(dataset):
     seen = np.zeros([7, 7])
     for seed in range(80):
-        found = add_own_history(dataset, length=40, num_samples=[5], seed=seed)
+        found = add_sampled_history(dataset, length=40, num_samples=[5], seed=seed)
         for place in range(7):
             np.add.at(seen[place], np.array(whole(found.features["history"][33 + place])) - 33, 1)
     assert not seen.diagonal().any()
@@ -278,7 +278,7 @@ def test_all_others_are_as_likely(dataset):
 
 def test_draws_follow_the_seed(dataset):
     def draw(seed):
-        found = add_own_history(dataset, length=20, num_samples=[1, 5], seed=seed)
+        found = add_sampled_history(dataset, length=20, num_samples=[1, 5], seed=seed)
         return found.features["history"].tolist()
 
     assert draw(1) == draw(1) != draw(2)
@@ -286,7 +286,7 @@ def test_draws_follow_the_seed(dataset):
 
 def test_long_histories_are_cut(dataset):
     short, long = (
-        add_own_history(dataset, length=length, num_samples=[15], seed=3).features["history"]
+        add_sampled_history(dataset, length=length, num_samples=[15], seed=3).features["history"]
         for length in (4, 90)
     )
     assert short.shape == (40, 4)
@@ -303,7 +303,7 @@ def test_a_support_set_is_the_history_of_all(dataset):
         features={"text": dataset.features["text"][rows]},
         labels=dataset.labels[rows],
     )
-    found = add_history_of(dataset, support, length=12)
+    found = add_support_history(dataset, support, length=12)
     expected = {0: [2, 0], 1: [], 2: [31], 3: [33, 36]}
     for client, row in zip(dataset.example_clients, found.features["history"]):
         assert whole(row) == expected[client]

@@ -99,10 +99,9 @@ def test_what_a_run_writes_of_samples_and_bytes(run, tiny_base, name):
     assert len(set(tested)) == len(tested) and finished.test["perplexity"] == tested[-1]
     _, alone, *lines = experiment.task.report(summary)
     assert alone.endswith(" by the base model alone")
-    ends = ["before any of them trains"] * finetunes
-    ends += [
-        f"after each has trained on {n}" for n in ("one other utterance", "all other utterances")
-    ]
+    ends = ["before fine-tuning"] * finetunes
+    numbers = ("one other utterance", "all other utterances")
+    ends += [f"after each user's fine-tuning on {n}" for n in numbers]
     assert lines == [f"  {figure:.2f} {end}" for figure, end in zip(tested, ends)]
     ids = tiny_base.config.vocab_size
     # Of LoRA, factors of rank 8 for all that a block of 8 numbers makes.
@@ -187,7 +186,7 @@ def test_the_mean_of_factors_that_take_turns_has_the_mean_of_their_products(tiny
         trainer = tiny.build(TASK, text_file=table, **options).trainer
         state, furthest = trainer.process.initialize(), []
         for number in range(1, 5):
-            data, everybody = trainer._draw.clients_of_round(number)
+            data, everybody = trainer._sampling.clients_of_round(number)
             before, cohorts = _factors(state), [everybody, *([client] for client in everybody)]
             made = [
                 make_cohort(trainer.model, data, indices, execution=trainer._execution)
@@ -265,7 +264,7 @@ def test_a_users_vector_tells_its_style_where_the_user_never_trained(tiny, tmp_p
     found = experiment.evaluation(test, (), with_before=False)(trained).overall()["perplexity"]
     # Of 8 words, then of the 2 of the style that the first one shows, then the end.
     without_the_user, with_the_user = (math.exp(math.log(n * 2) / 3) for n in (8, 2))
-    alone = TASK.guesses(experiment, test)[BASE_ALONE].metrics["perplexity"]
+    alone = TASK.baselines(experiment, test)[BASE_ALONE].metrics["perplexity"]
     assert alone > 0.95 * without_the_user and with_the_user < found < 0.75 * without_the_user
     sent = {crossing.name for crossing in experiment.trainer.crossings}
     assert "updates.language_model/personal_projection/kernel" in sent
@@ -278,10 +277,10 @@ def test_runs_with_the_same_base_and_texts_evaluate_it_once(run, monkeypatch):
     evaluated = []
     monkeypatch.setattr(evaluator, "build_evaluation", lambda *args, **_: evaluated.append(args))
     test = experiment.data.test
-    assert TASK.guesses(experiment, test)[BASE_ALONE].metrics == told[BASE_ALONE]
+    assert TASK.baselines(experiment, test)[BASE_ALONE].metrics == told[BASE_ALONE]
     fewer = dataclasses.replace(test, query=test.query.head(1))
     with pytest.raises(TypeError):  # What builds the evaluation returns nothing here.
-        TASK.guesses(experiment, fewer)
+        TASK.baselines(experiment, fewer)
     assert len(evaluated) == 1
 
 
@@ -338,11 +337,11 @@ def test_results_are_those_of_transformers_own_model(run, tiny_base, name):
     context = trained.weights[CONTEXT]
     _, query = finetuning_sets(test, num_samples=None, seed=0)
     if name == "seen":
-        assert trained.known.all()
+        assert trained.has_kept.all()
         personal = kept
     else:
-        assert 4 <= trained.known.sum()
-        personal = np.tile(kept[trained.known].mean(0), [test.num_clients, 1])
+        assert 4 <= trained.has_kept.sum()
+        personal = np.tile(kept[trained.has_kept].mean(0), [test.num_clients, 1])
     expected = reference_perplexity(tiny_base, query, personal, context)
     found = finished.summary["by_samples"]["0"]["perplexity"]
     assert found == pytest.approx(expected, rel=1e-4)

@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 from transformers import TFGPT2LMHeadModel
 
-from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
+from fedpersonal.randomness import Purpose, generator
 from fedpersonal.tasks.utterances.generation import find_name, generate
 from fedpersonal.tasks.utterances.methods import EMBEDDING
-from fedpersonal.tasks.utterances.models import build_language_model, freeze
+from fedpersonal.tasks.utterances.models import build_language_model, write_frozen_base
 
 PERSONAL = "language_model/personal_embedding/embeddings"
 CONTEXT = "language_model/context_embedding/embeddings"
@@ -31,7 +31,7 @@ def _write(tiny_base, values, tmp_path_factory):
     model = build_language_model(
         "prefix",
         tiny_base,
-        freeze(tiny_base, tmp_path_factory.mktemp("frozen")),
+        write_frozen_base(tiny_base, tmp_path_factory.mktemp("frozen")),
         local_layers=(EMBEDDING,),
         num_contexts=2,
         history_length=1,

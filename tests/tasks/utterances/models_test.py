@@ -19,7 +19,7 @@ _SIZES = ModelSizes(vocab_size=270, num_layers=1, num_heads=2, dim=8, positions=
 
 @pytest.fixture(name="dialogues")
 def _dialogues(monkeypatch):
-    monkeypatch.setattr(base_model, "_WORK", {"generated": (_SIZES, 3)})
+    monkeypatch.setattr(base_model, "_PRETRAINING", {"generated": (_SIZES, 3)})
     monkeypatch.setattr(base_model, "_ADAPTING_STEPS", 2)
     return TASK.read(TASK.options())
 
@@ -82,7 +82,7 @@ def test_test_users_on_whose_texts_the_base_was_pretrained_are_named(tmp_path):
         (warned[name],) = TASK.split_warnings(source, data) or [""]
         assert bool(warned[name]) == bool(wanted)
     assert any(warned.values())
-    assert f"{len(tested)} test users, whose figures are too good" in "".join(warned.values())
+    assert f"{len(tested)} test users, whose results are too good" in "".join(warned.values())
 
 
 def test_a_base_that_is_named_is_not_adapted(dialogues, tmp_path):

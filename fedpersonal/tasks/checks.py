@@ -1,4 +1,4 @@
-"""What a run tells of its clients beside its metrics, so that no figure hides them."""
+"""Checks and statistics of clients that a run reports besides its metrics."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from fedpersonal.runs.kept import kept_in_parts
 from fedpersonal.runs.tested import hash_labels
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import Data
-from fedpersonal.training.clients import ReadWhenDrawn
+from fedpersonal.training.clients import LazyClients
 from fedpersonal.training.trained import TrainedModel
 
-# Local state so many times as large as the median client's has blown up.
+# Local state is an outlier if its norm exceeds the median client's by this factor.
 _OUTLIER = 100.0
 
 
 def check_clients(data: Data, algorithm: Algorithm, options: RunOptions) -> dict[str, Any]:
-    """Makes sure, before anything slow, that there is something to train and to test on.
+    """Checks, before anything slow, that there are examples to train and to test on.
 
     Returns:
-        `test_labels`, a hash of what is to be predicted, by which runs on other test examples are
-        told apart; and `num_clients_without_query`, how many train on nothing as they have a single
-        batch, for algorithms with query sets.
+        `test_labels`, a hash of the labels to predict, which distinguishes runs on other test
+        examples; and for algorithms with query sets `num_clients_without_query`, the number of
+        training clients with a single batch, which train on nothing.
 
     Raises:
-        UserError: If nobody has a query set.
+        UserError: If no client has a query set.
     """
     query = data.test.query
     if not query.num_examples:
@@ -45,11 +45,11 @@ def check_clients(data: Data, algorithm: Algorithm, options: RunOptions) -> dict
             f"{lower or 'Keep'} only clients with more examples."
         )
     if not data.validation.query.num_examples:
-        warn("no validation client has anything to predict: there will be no eval/ figures")
-    told = {"test_labels": hash_labels(query)}
+        warn("no validation client has anything to predict: there will be no eval/ metrics")
+    facts = {"test_labels": hash_labels(query)}
     has_query = is_query(algorithm.phases[-1].data)
     if not has_query or not isinstance(data.train, ClientDataset):
-        return told
+        return facts
     batch_size, parts = options.client_batch_size, options.split_options()
     check_query_sets(data.name, data.train, batch_size=batch_size, **parts)
     counts = count_query_examples(data.train, batch_size=batch_size, **parts)
@@ -59,46 +59,48 @@ def check_clients(data: Data, algorithm: Algorithm, options: RunOptions) -> dict
             f"{without:,} of {data.train.num_clients:,} training clients have a single batch of "
             f"{batch_size} and no query set: they train on nothing"
         )
-    return {**told, "num_clients_without_query": without}
+    return {**facts, "num_clients_without_query": without}
 
 
-def tell_attendance(
+def attendance_summary(
     results: ClientResults, attended: Mapping[str, Sequence[int]], rounds: int
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Tells when clients took part, and counts those that no round has drawn apart.
+    """Returns how often and how recently clients took part, with metrics of those never sampled.
 
     Args:
-        results: Of clients that are among those who train.
-        attended: In which rounds each training client took part, by name.
-        rounds: Rounds that were run.
+        results: Results of clients that are among the training clients.
+        attended: Client's name to the rounds in which it took part.
+        rounds: The number of rounds that were run.
 
     Returns:
-        Columns of a value for each client: `rounds`, in how many it took part, and `rounds_since`,
-        how many were run after the last of these, NaN if there is none. And entries of the test:
-        `never_drawn`, how many were never drawn, with their metrics, or None; and `rounds_since`,
-        percentiles over the others.
+        Columns with a value for each client: `rounds`, the number of rounds in which it took part,
+        and `rounds_since`, the number of rounds after the last of these, NaN if there is none. And
+        entries of the test: `never_drawn`, the number of clients never sampled and their metrics,
+        or None; and `rounds_since`, percentiles over the other clients.
     """
-    own = [attended.get(client, ()) for client in results.client_ids]
-    counts = np.array([len(numbers) for numbers in own], np.int64)
-    since = np.array([rounds - max(numbers, default=math.nan) for numbers in own], np.float64)
-    told: dict[str, Any] = {"never_drawn": None}
+    attendance = [attended.get(client, ()) for client in results.client_ids]
+    counts = np.array([len(numbers) for numbers in attendance], np.int64)
+    since = np.array(
+        [rounds - max(numbers, default=math.nan) for numbers in attendance], np.float64
+    )
+    entries: dict[str, Any] = {"never_drawn": None}
     is_tested = results.num_examples > 0
     never, others = is_tested & (counts == 0), is_tested & (counts > 0)
     if never.any():
-        overall = results.some(never).overall()
-        told["never_drawn"] = {"num_clients": int(never.sum()), **overall}
+        overall = results.select_clients(never).overall()
+        entries["never_drawn"] = {"num_clients": int(never.sum()), **overall}
     if others.any():
         values = np.percentile(since[others], PERCENTILES)
-        told["rounds_since"] = {f"p{p}": float(value) for p, value in zip(PERCENTILES, values)}
-    return {"rounds": counts, "rounds_since": since}, told
+        entries["rounds_since"] = {f"p{p}": float(value) for p, value in zip(PERCENTILES, values)}
+    return {"rounds": counts, "rounds_since": since}, entries
 
 
-def tell_outliers(trained: TrainedModel, clients: ClientDataset | ReadWhenDrawn) -> dict[str, int]:
-    """Counts clients whose local state is far larger than others', if kept, and warns of them."""
+def count_outliers(trained: TrainedModel, clients: ClientDataset | LazyClients) -> dict[str, int]:
+    """Counts clients whose kept local state is far larger than the median, and warns of them."""
     if trained.kept_by is None:
         return {}
     parts = kept_in_parts(trained.kept_by, clients.client_ids)
-    norms = np.concatenate([_norms(own)[known] for known, own in parts])
+    norms = np.concatenate([_norms(values)[has_kept] for has_kept, values in parts])
     if not len(norms):
         return {"num_outliers": 0}
     count = int((norms > _OUTLIER * max(np.median(norms), 1e-12)).sum())
@@ -112,11 +114,11 @@ def tell_outliers(trained: TrainedModel, clients: ClientDataset | ReadWhenDrawn)
 
 
 def _norms(values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the norm of all values together, of each of n clients, (n, ...)."""
+    """Returns each client's norm over all variables, (n,), from values (n, ...)."""
     flat = [v.reshape(len(v), -1) for v in values.values()]
     return np.sqrt(sum(np.einsum("ij,ij->i", v, v, dtype=np.float64) for v in flat))
 
 
 def warn(line: str) -> None:
-    """Prints a warning in a line."""
+    """Prints a one-line warning to stderr."""
     print(f"warning: {line}", file=sys.stderr, flush=True)

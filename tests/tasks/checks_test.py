@@ -11,8 +11,8 @@ from fedpersonal.data.clients import ClientDataset
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.model.metrics import Metric
 from fedpersonal.runs.tested import test_summary as summarize_test
+from fedpersonal.tasks.checks import attendance_summary, check_clients, count_outliers
 from fedpersonal.tasks.figures import before_and_after
-from fedpersonal.tasks.findings import check_clients, tell_attendance, tell_outliers
 from fedpersonal.tasks.task import Data, EvaluationSet
 
 
@@ -37,7 +37,7 @@ def test_a_model_that_nothing_has_personalised_is_told_once():
 
 def test_those_never_drawn_are_apart():
     results = _results([1.0, 2.0, 8.0, 0.0], [2, 3, 1, 0])
-    columns, told = tell_attendance(results, {"a": [1, 3, 6], "x": [7]}, 8)
+    columns, told = attendance_summary(results, {"a": [1, 3, 6], "x": [7]}, 8)
     assert columns["rounds"].tolist() == [3, 0, 0, 0]
     np.testing.assert_array_equal(columns["rounds_since"], [2, np.nan, np.nan, np.nan])
     # Of the other three, the last has nothing to predict.
@@ -59,15 +59,15 @@ def test_a_summary_says_how_many_count_and_leaves_out_what_nobody_counts_in():
     assert found["num_clients_of"] == {"known": 0, "some": 2, "hr@10": 2}
     assert found.keys() & {"known", "some", "loss", "hr@10"} == {"some", "loss", "hr@10"}
     assert found["before"].keys() == found["percentiles"].keys() == {"some", "loss"}
-    never = tell_attendance(results, {"c": [1]}, 1)[1]["never_drawn"]
+    never = attendance_summary(results, {"c": [1]}, 1)[1]["never_drawn"]
     assert never.keys() == {"num_clients", "some", "loss"}
-    never = tell_attendance(results, {"a": [1], "c": [1]}, 1)[1]["never_drawn"]
+    never = attendance_summary(results, {"a": [1], "c": [1]}, 1)[1]["never_drawn"]
     assert never.keys() == {"num_clients", "loss"}
 
 
 def test_there_may_be_none():
     attended = dict(zip("abcd", ([1], [2], [3], [1, 3])))
-    columns, told = tell_attendance(_results([1.0] * 4, [1] * 4), attended, 3)
+    columns, told = attendance_summary(_results([1.0] * 4, [1] * 4), attended, 3)
     assert columns["rounds_since"].tolist() == [2, 1, 0, 0]
     assert told["never_drawn"] is None and told["rounds_since"]["p50"] == 0.5
 
@@ -94,6 +94,6 @@ def test_outliers_are_counted_where_the_first_clients_have_kept_nothing(capsys):
         sizes = np.select([numbers < 100, numbers < 149], [0.0, 1.0], 1000.0)
         return numbers >= 100, {"user": np.outer(sizes, [3, 4]).astype(np.float32)}
 
-    told = tell_outliers(SimpleNamespace(kept_by=kept_by), clients)
+    told = count_outliers(SimpleNamespace(kept_by=kept_by), clients)
     assert told == {"num_outliers": 1}
     assert "1 of 50 clients keep local variables over 100 times" in capsys.readouterr().err

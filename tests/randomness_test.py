@@ -9,8 +9,8 @@ import pathlib
 import numpy as np
 
 from fedpersonal.data.clients import ClientDataset
-from fedpersonal.draws import Purpose, generator
-from fedpersonal.training.clients import ClientSampler, drawn_clients
+from fedpersonal.randomness import Purpose, generator
+from fedpersonal.training.clients import ClientSampler, sampled_clients
 
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = [path for room in ("fedpersonal", "experiments") for path in (ROOT / room).rglob("*.py")]
@@ -45,7 +45,7 @@ def test_every_example_of_every_client_is_drawn_as_often():
     sampler = ClientSampler(num_clients=num_clients, clients_per_round=1, seed=3)
     counts = np.zeros(num_clients * num_examples)
     for number in range(1, rounds + 1):
-        drawn, indices = drawn_clients(
+        drawn, indices = sampled_clients(
             dataset, sampler.sample(number), round_number=number, examples_per_round=1, seed=3
         )
         counts[drawn.subset(indices).labels.astype(int)] += 1
@@ -71,7 +71,7 @@ def test_draws_come_from_one_place():
             if own:
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     places = {place.rpartition(":")[0] for place in found}
-    assert places == {"fedpersonal/draws.py"}, found
+    assert places == {"fedpersonal/randomness.py"}, found
 
 
 def _numbered(num_clients, num_examples):

@@ -7,8 +7,8 @@ import pytest
 
 from fedpersonal.data.generated.ratings import generate_ratings
 from fedpersonal.data.ratings import Ratings
+from fedpersonal.tasks.ratings.baselines import predict_baselines, score_baseline
 from fedpersonal.tasks.ratings.data import RankedSet, RatingData, split_ratings
-from fedpersonal.tasks.ratings.guesses import guess_ratings, score_guess
 from fedpersonal.tasks.ratings.task import TASK
 
 SHRUNKEN = "shrunken means of item and user"
@@ -30,7 +30,7 @@ def test_by_hand(make_dataset):
     support = ratings([[(0, 4.0), (1, 2.0)], []])
     query = ratings([[(2, 4.0), (3, 1.0)], [(0, 4.0)]])
     test = RankedSet(support, query)
-    found = guess_ratings(rating_data(train, test, 2, 4), test)
+    found = predict_baselines(rating_data(train, test, 2, 4), test)
     expected = {
         "mean of all ratings": [3, 3, 3],
         "most frequent rating": [1, 1, 1],  # As frequent as 4, and less.
@@ -41,7 +41,7 @@ def test_by_hand(make_dataset):
     }
     found.pop(SHRUNKEN)
     assert {name: guess.tolist() for name, guess in found.items()} == expected
-    scores = score_guess(query, found["means of item and user"])
+    scores = score_baseline(query, found["means of item and user"])
     assert scores.clients["accuracy"].tolist() == [0.5, 1.0]
     assert scores.clients["rmse"] == pytest.approx([np.sqrt((0.25**2 + 2.25**2) / 2), 0.5])
     assert scores.metrics["rmse"] == pytest.approx(np.sqrt((0.25**2 + 2.25**2 + 0.5**2) / 3))
@@ -52,9 +52,9 @@ def test_by_hand(make_dataset):
 def test_no_guess_knows_what_it_guesses(evaluate_on):
     ratings = generate_ratings(num_users=30, num_items=40, max_ratings=40, seed=0)
     data = split_ratings(ratings, TASK.options(evaluate_on=evaluate_on))
-    before = guess_ratings(data, data.test)
+    before = predict_baselines(data, data.test)
     data.test.query.labels[:] = 1000.0
-    for name, guess in guess_ratings(data, data.test).items():
+    for name, guess in predict_baselines(data, data.test).items():
         np.testing.assert_array_equal(guess, before[name])
 
 
@@ -77,19 +77,19 @@ def random_effects(make_dataset, seed, users, items=200, each=4):
 def test_shrunken_means_are_nearly_the_best_there_are(make_dataset):
     data, of_items = random_effects(make_dataset, 0, users=3000)
     support, query = data.test.support, data.test.query
-    found = guess_ratings(data, data.test)
+    found = predict_baselines(data, data.test)
     left = support.labels - 3 - of_items[support.features["item"]]
     of_four = np.bincount(support.example_clients, left) / 4
     # The best linear guess, which knows the items and how much users differ.
     best = 3 + of_items[query.features["item"]]
     best = best + (of_four * 0.16 / (0.16 + 0.81 / 4))[query.example_clients]
-    rmse = {name: score_guess(query, guess).metrics["rmse"] for name, guess in found.items()}
-    assert rmse[SHRUNKEN] < score_guess(query, best).metrics["rmse"] + 0.01
+    rmse = {name: score_baseline(query, guess).metrics["rmse"] for name, guess in found.items()}
+    assert rmse[SHRUNKEN] < score_baseline(query, best).metrics["rmse"] + 0.01
     assert rmse[SHRUNKEN] < rmse["means of item and user"] - 0.02
 
 
 def test_ratings_that_say_nothing_of_users_or_items(make_dataset):
     same = make_dataset([({"item": np.array([n], np.int32)}, np.array([4.0])) for n in range(3)])
     test = RankedSet(same, same)
-    found = guess_ratings(rating_data(same, test, 3, 3), test)
+    found = predict_baselines(rating_data(same, test, 3, 3), test)
     assert all((guess == 4).all() for guess in found.values())

@@ -1,4 +1,4 @@
-"""A tensor in the place of a variable that its builder assigns to."""
+"""A tensor in place of a Keras variable, for models whose builder assigns to variables."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 
-class GivenVariable(BaseResourceVariable):
-    """Stands in for a variable of a Keras model while the model is applied to given values.
+class StandInVariable(BaseResourceVariable):
+    """A substitute for a Keras model's variable that holds a tensor.
 
-    Reading it is reading the tensor. Assigning does nothing: that its builder sets starting values
-    has been seen when the model was inspected.
+    Reading it returns the tensor. Assigning does nothing: the initial values that the model's
+    builder assigns were recorded when the model was inspected.
     """
 
     def __init__(
         self, initial_value: tf.Tensor, name: str | None, trainable: bool | None, constraint: Any
     ):
-        """Takes the value, and the rest as of `tf.Variable`."""
+        """Takes the value, and the other arguments of `tf.Variable`."""
         super().__init__(
             shape=initial_value.shape,
             dtype=initial_value.dtype,
@@ -26,7 +26,7 @@ class GivenVariable(BaseResourceVariable):
             constraint=constraint,
             handle=initial_value,
             handle_name=name or "Variable",
-            unique_id=f"given_{id(self)}",
+            unique_id=f"stand_in_{id(self)}",
             in_graph_mode=False,
         )
         self._value = initial_value
@@ -56,7 +56,7 @@ class GivenVariable(BaseResourceVariable):
         is_same = dtype is None or tf.as_dtype(dtype) == self._value.dtype
         return self._value if is_same else NotImplemented
 
-    def assign(self, value: Any, use_locking=None, name=None, read_value=True) -> GivenVariable:
+    def assign(self, value: Any, use_locking=None, name=None, read_value=True) -> StandInVariable:
         """Does nothing."""
         del value, use_locking, name, read_value
         return self
