@@ -12,7 +12,7 @@ TESTS      := tests
 # What CI runs on today's stack, too: rounds against Keras' own `fit`, methods against NumPy, runtimes, run
 # folders and stores, runs of two tasks.
 TODAY_TESTS := tests/tff tests/model/keras_parity_test.py tests/methods tests/federated tests/runtime tests/runs \
-  $(patsubst %,"tests/tasks/contract_test.py::test_a_run_opens_again[%]",movielens reddit) \
+  $(patsubst %,"tests/suite/tasks/contract_test.py::test_a_run_opens_again[%]",movielens reddit) \
   $(addprefix --ignore=tests/,methods/contract_test.py federated/reference_test.py federated/evaluation_reference_test.py)
 
 # Where texts are given, the next word task trains on them.
@@ -145,7 +145,7 @@ docs: $(DOCS) ## Build the site of docs/ into build/docs, without the network
 	@echo "The site is in build/docs: open build/docs/index.html"
 
 notebook: $(INSTALLED) $(DOCS) ## Run the cells of docs/start/ten_minutes.md in Jupyter's kernel, and keep what they show
-	@PYTHONPATH="$$(echo $(abspath $(VENV))/docs/lib/python*/site-packages)" $(RUN) -m experiments.notebook
+	@PYTHONPATH="$$(echo $(abspath $(VENV))/docs/lib/python*/site-packages)" $(RUN) -m build_tools.notebook
 
 $(DOCS): requirements/docs_lock.txt
 	@scripts/install_apart.sh $(@D) $<

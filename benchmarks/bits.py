@@ -3,11 +3,11 @@
     python -m benchmarks.bits --output=before.json
     python -m benchmarks.bits --against=before.json
 
-Every pair of task and method that `tests/tasks/contract_test.py` runs trains for two rounds and is
-tested, with and without XLA, in one shard and in two. The file has a line for each of: global
-weights, kept values, `per_client.csv`, and `metrics.csv` without its times. Names and order do not
-matter: columns and variables may be renamed. Two pairs run in parallel. `--against` prints the
-differences, and exits with status 1 if there are any.
+Every pair of task and method that `tests/suite/tasks/contract_test.py` runs trains for two rounds
+and is tested, with and without XLA, in one shard and in two. The file has a line for each of:
+global weights, kept values, `per_client.csv`, and `metrics.csv` without its times. Names and order
+do not matter: columns and variables may be renamed. Two pairs run in parallel. `--against` prints
+the differences, and exits with status 1 if there are any.
 
 Both versions must run on the same machine with the same packages, since others round differently.
 """
@@ -34,7 +34,7 @@ import numpy as np
 from absl import flags
 
 from benchmarks.tiny import make_base, pairs_with, tiny_options, write_tables
-from fedpersonal.testing import open_folder, train
+from fedpersonal.suite.testing import open_folder, train
 
 FLAGS = flags.FLAGS
 
@@ -99,8 +99,8 @@ def compare(hashes: dict[str, str], expected: dict[str, str]) -> list[str]:
 
 def measure(task: str, method: str, times: int) -> dict[str, str]:
     """Runs a pair with and without XLA and in each number of shards; returns its hashes."""
-    from fedpersonal.tasks.find import all_tasks
-    from fedpersonal.tasks.utterances import task as utterances
+    from fedpersonal.suite.tasks.find import all_tasks
+    from fedpersonal.suite.tasks.utterances import task as utterances
 
     hashes, tasks = {}, all_tasks()
     # The fewest sample counts with which all phases run.
@@ -123,8 +123,8 @@ def measure(task: str, method: str, times: int) -> dict[str, str]:
 
 def _run(task: Any, options: Any, path: pathlib.Path, compile: bool, shards: int) -> dict[str, str]:
     from fedpersonal import runtime
-    from fedpersonal.tasks.experiment import build_experiment
-    from fedpersonal.tasks.running import run_experiment
+    from fedpersonal.suite.tasks.experiment import build_experiment
+    from fedpersonal.suite.tasks.running import run_experiment
 
     runtime.use_runtime("local", compile=compile)
     seed_all()

@@ -18,7 +18,7 @@ import pathlib
 
 from absl import flags
 
-from experiments import launch
+from fedpersonal.suite.commands import launch
 
 # Each is benchmarks/libraries/on_NAME.py.
 LIBRARIES = {
@@ -61,14 +61,14 @@ def main() -> None:
         time_rounds,
         write_table,
     )
-    from fedpersonal.data.generated.ratings import generate_ratings
-    from fedpersonal.data.movielens import load_movielens_1m
     from fedpersonal.methods import fed_recon
     from fedpersonal.methods.method import Layers
     from fedpersonal.model.partition import PartitionedModel
-    from fedpersonal.models.factorization import matrix_factorization
     from fedpersonal.optimizers import build_server_optimizer
-    from fedpersonal.tasks.ratings.task import TASK
+    from fedpersonal.suite.models.factorization import matrix_factorization
+    from fedpersonal.suite.readers.generated.ratings import generate_ratings
+    from fedpersonal.suite.readers.movielens import load_movielens_1m
+    from fedpersonal.suite.tasks.ratings.task import TASK
     from fedpersonal.training.clients import ClientSampler
     from fedpersonal.training.trainer import Trainer
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from experiments import launch
+from fedpersonal.suite.commands import launch
 
 FLAGS = flags.FLAGS
 
@@ -46,10 +46,10 @@ def main() -> None:
         time_rounds,
     )
     from fedpersonal.data.clients import ClientDataset
-    from fedpersonal.data.vocabulary import NUM_SPECIAL, Vocabulary
-    from fedpersonal.models.next_word import next_word_lstm
     from fedpersonal.optimizers import build_server_optimizer
-    from fedpersonal.tasks.next_word.task import TASK
+    from fedpersonal.suite.models.next_word import next_word_lstm
+    from fedpersonal.suite.readers.vocabulary import NUM_SPECIAL, Vocabulary
+    from fedpersonal.suite.tasks.next_word.task import TASK
     from fedpersonal.training.trainer import Trainer
 
     sizes, words = SIZES[FLAGS.sizes], VOCABULARY[FLAGS.sizes]

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from experiments import launch
+from fedpersonal.suite.commands import launch
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from fedpersonal.data.ratings import Ratings
     from fedpersonal.model.variables import VariableSpec
+    from fedpersonal.suite.readers.ratings import Ratings
 
 FLAGS = flags.FLAGS
 
@@ -48,7 +48,7 @@ def main() -> None:
     """Runs all measurements that the flags select."""
     import itertools
 
-    from experiments.children import run_in_child
+    from fedpersonal.suite.commands.children import run_in_child
 
     measurements: list[dict[str, int]] = []
     for case in FLAGS.cases:
@@ -87,8 +87,8 @@ def measure(sizes: Mapping[str, int], rounds: int, shards: int | None) -> None:
     from fedpersonal.runs.checkpoints import StoreCheckpoints
     from fedpersonal.runs.kept import Rounds
     from fedpersonal.runs.store import LocalStateStore
-    from fedpersonal.tasks.experiment import build_experiment
-    from fedpersonal.tasks.ratings.task import TASK
+    from fedpersonal.suite.tasks.experiment import build_experiment
+    from fedpersonal.suite.tasks.ratings.task import TASK
 
     seconds: dict[str, list[float]] = {}
 
@@ -157,9 +157,9 @@ def evaluate(clients: int, shards: int | None) -> None:
     from fedpersonal.data.splits import split_support_query
     from fedpersonal.runs.folder import RunFolder
     from fedpersonal.runs.tested import EvaluationReport, report_run
-    from fedpersonal.tasks.experiment import build_experiment
-    from fedpersonal.tasks.ratings.task import TASK
-    from fedpersonal.tasks.task import EvaluationSet
+    from fedpersonal.suite.tasks.experiment import build_experiment
+    from fedpersonal.suite.tasks.ratings.task import TASK
+    from fedpersonal.suite.tasks.task import EvaluationSet
 
     options = TASK.options(method="fed_recon")
     # Most clients have few ratings.
@@ -192,7 +192,7 @@ def _random_ratings(users: int, counts: int | np.ndarray, items: int) -> Ratings
     """Generates random ratings quickly; `counts` is the number of ratings per user."""
     import numpy as np
 
-    from fedpersonal.data.ratings import Ratings
+    from fedpersonal.suite.readers.ratings import Ratings
 
     random = np.random.default_rng(0)
     raters = np.repeat(np.arange(users, dtype=np.int32), counts)

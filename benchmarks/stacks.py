@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks.stacks --output=tff.npz
     .venv/today/bin/python -m benchmarks.stacks --output=today.npz --against=tff.npz
 
-Every pair of task and method that `tests/tasks/contract_test.py` runs trains for ten rounds,
+Every pair of task and method that `tests/suite/tasks/contract_test.py` runs trains for ten rounds,
 with and without XLA. `--against` prints each pair's largest difference of a weight or kept value.
 It exits with status 1 if one is larger than 1e-6 with XLA, or differs in any bit without.
 """
@@ -22,7 +22,7 @@ from absl import flags
 
 from benchmarks.bits import COMPILED, seed_all
 from benchmarks.tiny import make_base, pairs_with, tiny_options, write_tables
-from fedpersonal.testing import train
+from fedpersonal.suite.testing import train
 
 FLAGS = flags.FLAGS
 
@@ -54,8 +54,8 @@ def main() -> None:
 def measure(task: str, method: str) -> dict[str, np.ndarray]:
     """Trains a pair without and with XLA, and returns its weights and kept values."""
     from fedpersonal import runtime
-    from fedpersonal.tasks.experiment import build_experiment
-    from fedpersonal.tasks.find import all_tasks
+    from fedpersonal.suite.tasks.experiment import build_experiment
+    from fedpersonal.suite.tasks.find import all_tasks
 
     results, entry = {}, all_tasks()[task]
     with tempfile.TemporaryDirectory() as name:

@@ -22,7 +22,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import launch
+from fedpersonal.suite.commands import launch
 
 FLAGS = flags.FLAGS
 
@@ -38,10 +38,10 @@ LARGE, WARM = 2048, 3
 
 def main() -> None:
     """Times the rounds and prints the results."""
-    from experiments.option_flags import read_flagfile
     from fedpersonal import runtime
-    from fedpersonal.tasks.experiment import build_experiment
-    from fedpersonal.tasks.find import all_tasks
+    from fedpersonal.suite.commands.option_flags import read_flagfile
+    from fedpersonal.suite.tasks.experiment import build_experiment
+    from fedpersonal.suite.tasks.find import all_tasks
 
     task = all_tasks()[TASKS[FLAGS.preset.split("_")[0]]]
     path = pathlib.Path(launch.__file__).parent / "presets" / f"{FLAGS.preset}.flags"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpersonal.testing import SMALL, SMALL_DIGITS
+from fedpersonal.suite.testing import SMALL, SMALL_DIGITS
 
 # Sizes and rates with which each task improves in two rounds.
 SIZES: dict[str, dict[str, Any]] = {
@@ -166,8 +166,8 @@ def make_base(folder: pathlib.Path) -> Any:
     import tensorflow as tf
     from transformers import GPT2Config, TFGPT2LMHeadModel
 
-    from fedpersonal.data.generated.dialogues import generate_dialogues
-    from fedpersonal.models.gpt2 import load_base_model, save_base_model, train_tokenizer
+    from fedpersonal.suite.models.gpt2 import load_base_model, save_base_model, train_tokenizer
+    from fedpersonal.suite.readers.generated.dialogues import generate_dialogues
 
     texts = generate_dialogues(num_other_utterances=200, seed=2).others.texts
     tokenizer = train_tokenizer(texts, vocab_size=300)

@@ -4,8 +4,8 @@ python -m examples.own_binary --method=slow_body --ratings_file=path/to/ratings.
 """
 
 import examples.own_method  # noqa: F401  Registers the method.
-from experiments import launch
-from fedpersonal.tasks.ratings.task import TASK
+from fedpersonal.suite.commands import launch
+from fedpersonal.suite.tasks.ratings.task import TASK
 
 main = launch.task_main(TASK)
 

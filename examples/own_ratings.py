@@ -16,7 +16,7 @@ import pandas as pd
 import fedpersonal as fp
 
 # isort: split
-from fedpersonal.tasks.ratings.task import TASK
+from fedpersonal.suite.tasks.ratings.task import TASK
 
 
 def make_up_table() -> str:
@@ -33,7 +33,7 @@ def make_up_table() -> str:
 path = sys.argv[1] if sys.argv[1:] else make_up_table()
 folder = tempfile.mkdtemp() + "/run"
 flags = [f"--ratings_file={path}", "--size=quick", f"--output_dir={folder}"]
-subprocess.run([sys.executable, "-m", "experiments.command", "ratings", *flags], check=True)
+subprocess.run([sys.executable, "-m", "fedpersonal", "ratings", *flags], check=True)
 
 run = fp.load_run(folder)
 table = run.per_client

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 import fedpersonal as fp
-from experiments import launch
-from fedpersonal.tasks.digits.task import DigitRun, DigitTask
+from fedpersonal.suite.commands import launch
+from fedpersonal.suite.tasks.digits.task import DigitRun, DigitTask
 
 
 class DeepDigits(DigitTask):

@@ -16,7 +16,7 @@ import pandas as pd
 import fedpersonal as fp
 
 # isort: split
-from fedpersonal.data.generated.documents import generate_subreddits
+from fedpersonal.suite.readers.generated.documents import generate_subreddits
 
 
 def make_up_table() -> str:
@@ -33,7 +33,7 @@ path = sys.argv[1] if sys.argv[1:] else make_up_table()
 folder = tempfile.mkdtemp() + "/run"
 flags = [f"--text_file={path}", "--size=quick", f"--output_dir={folder}"]
 flags += ["--total_rounds=100", "--rounds_per_eval=25"]
-subprocess.run([sys.executable, "-m", "experiments.command", "labels", *flags], check=True)
+subprocess.run([sys.executable, "-m", "fedpersonal", "labels", *flags], check=True)
 
 run = fp.load_run(folder)
 table = run.per_client.sort_values("accuracy_after")

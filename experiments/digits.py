@@ -1,12 +1,6 @@
-"""Classifies handwritten digits of heterogeneous clients: FedRep and other methods.
+"""FedRep and rivals on handwritten digits of heterogeneous clients. As `fedpersonal digits`."""
 
-fedpersonal digits --method=ditto
-"""
-
-from experiments import launch
-from fedpersonal.tasks.digits.task import TASK
-
-main = launch.task_main(TASK)
+from fedpersonal.suite.commands.command import run
 
 if __name__ == "__main__":
-    launch.run(main)
+    run("digits")

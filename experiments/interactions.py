@@ -1,12 +1,6 @@
-"""Ranks a user's next item, on MovieLens or any table of users and items: PFedRec and others.
+"""PFedRec and rivals on the next film of MovieLens. The same as `fedpersonal interactions`."""
 
-fedpersonal interactions --method=pfedrec --data_dir=path/to/ml-1m
-"""
-
-from experiments import launch
-from fedpersonal.tasks.interactions.task import TASK
-
-main = launch.task_main(TASK)
+from fedpersonal.suite.commands.command import run
 
 if __name__ == "__main__":
-    launch.run(main)
+    run("interactions")

@@ -1,12 +1,6 @@
-"""Predicts ratings of MovieLens, or of any table of ratings: FedRecon and other methods.
+"""FedRecon and rivals on ratings of MovieLens. The same as `fedpersonal movielens`."""
 
-fedpersonal movielens --total_rounds=500 --data_dir=path/to/ml-1m
-"""
-
-from experiments import launch
-from fedpersonal.tasks.ratings.task import TASK
-
-main = launch.task_main(TASK)
+from fedpersonal.suite.commands.command import run
 
 if __name__ == "__main__":
-    launch.run(main)
+    run("movielens")

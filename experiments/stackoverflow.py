@@ -1,12 +1,6 @@
-"""Predicts next words of Stack Overflow, or of any table of texts by user: FedRecon and others.
+"""FedRecon and rivals on next words of Stack Overflow. The same as `fedpersonal stackoverflow`."""
 
-fedpersonal stackoverflow --text_file=path/to/texts.jsonl.gz --method=fed_recon
-"""
-
-from experiments import launch
-from fedpersonal.tasks.next_word.task import TASK
-
-main = launch.task_main(TASK)
+from fedpersonal.suite.commands.command import run
 
 if __name__ == "__main__":
-    launch.run(main)
+    run("stackoverflow")

@@ -1,12 +1,6 @@
-"""Models utterances of characters, or of users of Reddit: FedPerC and other methods.
+"""FedPerC and rivals on utterances of characters. The same as `fedpersonal tv_shows`."""
 
-fedpersonal tv_shows --flagfile=experiments/presets/tv_shows_quick.flags
-"""
-
-from experiments import launch
-from fedpersonal.tasks.utterances.task import TASK
-
-main = launch.task_main(TASK)
+from fedpersonal.suite.commands.command import run
 
 if __name__ == "__main__":
-    launch.run(main)
+    run("tv_shows")

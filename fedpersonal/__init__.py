@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from fedpersonal.runs.store import LocalStateStore
     from fedpersonal.runs.tested import EvaluationReport
     from fedpersonal.runtime import use_runtime
-    from fedpersonal.tasks.task import EvaluationSet, Task
+    from fedpersonal.suite.tasks.task import EvaluationSet, Task
     from fedpersonal.training.budget import PrivacyBudget
     from fedpersonal.training.callbacks import BestModel, Callback, EarlyStopping, RunState
     from fedpersonal.training.clients import ClientSampler

@@ -1,8 +1,8 @@
-"""Runs the command `fedpersonal`, whose programs are outside the library, by `python -m`."""
+"""`python -m fedpersonal` is the command `fedpersonal`."""
 
 from __future__ import annotations
 
-import runpy
-
 if __name__ == "__main__":
-    runpy.run_module("experiments.command", run_name="__main__", alter_sys=True)
+    from fedpersonal.suite.commands.command import main
+
+    main()

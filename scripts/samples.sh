@@ -6,7 +6,7 @@ set -eu
 python=$1
 out=results/samples
 quick="--flagfile=experiments/presets/movielens_quick.flags --rounds_per_eval=5"
-# Rates chosen by validation clients: experiments/board/settings.json.
+# Rates chosen by validation clients: fedpersonal/suite/leaderboard/settings.json.
 tuned="--method=fed_avg_finetuning --finetuning_learning_rate=0.02"
 tuned="$tuned --client_learning_rate=0.1 --server_learning_rate=0.03"
 

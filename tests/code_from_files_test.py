@@ -29,7 +29,7 @@ ARGUMENTS = {"allow_pickle", "shell", "trust_remote_code", "custom_objects"}
 # What each file may do all the same, and why.
 ALLOWED = {
     # Functions and their arguments, for processes of its own.
-    "experiments/children.py": {"multiprocessing", "multiprocessing.process"},
+    "fedpersonal/suite/commands/children.py": {"multiprocessing", "multiprocessing.process"},
     "benchmarks/bits.py": {"multiprocessing"},
     "benchmarks/stacks.py": {"multiprocessing"},
 }

@@ -18,8 +18,8 @@ import numpy as np
 import psutil
 import pytest
 
-from experiments import startup
 from fedpersonal import runtime
+from fedpersonal.suite.commands import startup
 
 startup.start()
 
@@ -31,7 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Two commands define some flags alike, hence a fork imports its own.
 _COMMANDS = """
 import contextlib, importlib, io, json, os, runpy, sys
-from experiments import command, startup
+from fedpersonal.suite.commands import command, startup
 
 startup.leave = sys.exit  # What a fork has printed is still to be handed on.
 startup.start()  # As a command would, before anything heavy is imported.
@@ -112,7 +112,7 @@ def _not_compiled(plain_context):
 # What takes longest: begun last, one of them would keep the others' processes waiting.
 _LONGEST = (
     *("tasks tv_shows", "tasks movielens", "tasks reddit", "tasks interactions"),
-    "experiments/papers/runs_test.py",
+    "fedpersonal/suite/papers/runs_test.py",
     "examples_test.py",
     "tasks stackoverflow",
     "federated/reference_test.py",

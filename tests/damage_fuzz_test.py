@@ -38,9 +38,7 @@ from hypothesis import strategies as st
 
 import fedpersonal as fp
 from fedpersonal import files
-from fedpersonal.data.sentences import read_text
 from fedpersonal.model.partition import VariableSpec
-from fedpersonal.models import gpt2 as base_model
 from fedpersonal.report import samples
 from fedpersonal.report.page import report_page
 from fedpersonal.report.run import read_run
@@ -52,6 +50,8 @@ from fedpersonal.runs.kept import KeptState
 from fedpersonal.runs.metrics import MetricLog
 from fedpersonal.runs.saver import Saver
 from fedpersonal.runs.store import LocalStateStore, read_all
+from fedpersonal.suite.models import gpt2 as base_model
+from fedpersonal.suite.readers.sentences import read_text
 from fedpersonal.training.callbacks import BestModel, EarlyStopping, RunState, StopIfStuck
 
 

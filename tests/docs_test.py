@@ -15,7 +15,7 @@ import re
 
 import pytest
 
-from experiments import notebook
+from build_tools import notebook
 from fedpersonal.methods import method as method_module
 from tests.pages import (
     DOCS,
@@ -39,12 +39,12 @@ BLOCKS = {page: read(page.read_text(encoding="utf-8")) for page in PAGES}
 
 @pytest.fixture(name="known_flags", scope="module")
 def _known_flags():
-    from fedpersonal.tasks.find import all_tasks
+    from fedpersonal.suite.tasks.find import all_tasks
 
     found = {*FOREIGN_FLAGS, "flagfile", "help", "helpfull"}
     for task in all_tasks().values():
         found.update(option.name for option in task.options.declarations().values())
-    for path in [*(ROOT / "experiments").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
+    for path in [*(ROOT / "fedpersonal/suite").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
         text = path.read_text(encoding="utf-8")
         found.update(re.findall(r'DEFINE_\w+\(\s*"(\w+)"', text))
         found.update(re.findall(r'add_argument\(\s*"--(\w+)"', text))

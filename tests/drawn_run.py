@@ -14,7 +14,7 @@ from fedpersonal.files import write_json
 from fedpersonal.options import Value
 from fedpersonal.runs.folder import RunFolder
 from fedpersonal.runs.record import RunRecord, table_digests
-from fedpersonal.tasks.ratings.task import TASK
+from fedpersonal.suite.tasks.ratings.task import TASK
 
 
 def draw_run(

@@ -9,7 +9,7 @@ import pytest
 
 from fedpersonal.errors import UserError
 from fedpersonal.options import Options, join, option
-from fedpersonal.tasks.find import all_tasks
+from fedpersonal.suite.tasks.find import all_tasks
 
 
 class Plain(Options):

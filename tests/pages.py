@@ -12,10 +12,11 @@ import subprocess
 import sys
 import unicodedata
 
-from experiments.command import DATA_COMMANDS
+from fedpersonal.suite.commands.command import DATA_COMMANDS
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+OURS = ("experiments", "examples", "benchmarks", "build_tools")
 # Programs of others, whose arguments are not looked at.
 FOREIGN = {"cd", "docker", "done", "export", "for", "git", "pip", "source", "ssh", "umask"}
 FOREIGN |= {".venv/bin/ray"}
@@ -27,15 +28,19 @@ FOREIGN_FLAGS |= {"platform", "temp-dir", "upgrade"}
 _PARSE = """
 import importlib, json, os, sys
 from absl import flags
-from experiments import option_flags
+from fedpersonal.suite.commands import option_flags
+from fedpersonal.suite.commands.command import find_main
 
 found = []
 for module, *arguments in json.load(sys.stdin):
     read, write = os.pipe()
     if os.fork() == 0:
         try:
-            main = getattr(importlib.import_module(module), "main", None)
-            arguments = option_flags.expand_flagfiles([module, *arguments])
+            package, _, name = module.partition(".")
+            is_binary = package == "experiments"
+            module = None if is_binary else importlib.import_module(module)
+            main = find_main(name) if is_binary else getattr(module, "main", None)
+            arguments = option_flags.expand_flagfiles([name, *arguments])
             if hasattr(main, "define"):
                 main.define(arguments)
             flags.FLAGS(arguments)
@@ -159,7 +164,7 @@ def check(words):
 def check_module(module, arguments):
     """Yields what is wrong with `python -m`."""
     path = ROOT / (module.replace(".", "/") + ".py")
-    if module.split(".")[0] in ("experiments", "examples", "benchmarks") and not path.is_file():
+    if module.split(".")[0] in OURS and not path.is_file():
         yield f"there is no {module}", None
     elif any(a.startswith("--") for a in arguments) and path.is_file():
         yield None, [module, *(a for a in arguments if a not in ("--help", "--helpfull"))]
@@ -228,7 +233,7 @@ def faults_of_names(prose, known_flags):
         words = code.split()
         if words[0] == "make" and words[1:] and words[1] not in (*MAKE.recipes, "VARIABLE=value"):
             yield f"`{code}`: make has no target {words[1]}"
-        for module in re.findall(r"(?:python|-m) ((?:experiments|examples|benchmarks)\.\S+)", code):
+        for module in re.findall(rf"(?:python|-m) ((?:{'|'.join(OURS)})\.\S+)", code):
             if not (ROOT / (module.replace(".", "/") + ".py")).is_file():
                 yield f"`{code}`: there is no {module}"
         for flag in re.findall(r"(?<![\w-])--([a-z][\w-]*)", code):

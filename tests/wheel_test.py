@@ -13,12 +13,12 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PACKAGES = ("fedpersonal", "experiments")
+COPIED = ("fedpersonal", "experiments")
 # What a command reads beside code, as somebody would name it in a folder of their own.
 PROGRAM = """
 import pathlib, sys
-from experiments import doctor, option_flags
-from experiments.board import page, settings
+from fedpersonal.suite.commands import doctor, option_flags
+from fedpersonal.suite.leaderboard import page, settings
 from fedpersonal.report import page as report
 
 assert pathlib.Path(doctor.__file__).is_relative_to(sys.argv[1]), doctor.__file__
@@ -33,7 +33,7 @@ def _wheel(tmp_path_factory):
     """The folder of a wheel's files, made without the network, of copies."""
     folder = tmp_path_factory.mktemp("wheel")
     shutil.copytree(ROOT / "requirements", folder / "requirements")
-    for name in PACKAGES:
+    for name in COPIED:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, folder)
@@ -48,11 +48,14 @@ def _wheel(tmp_path_factory):
 
 def test_the_wheel_has_every_file_of_the_packages(wheel):
     def files(root):
-        paths = (path for name in PACKAGES for path in (root / name).rglob("*") if path.is_file())
+        paths = (path for path in root.rglob("*") if path.is_file())
         return {str(path.relative_to(root)) for path in paths if "__pycache__" not in path.parts}
 
-    assert files(ROOT) - files(wheel) == {"fedpersonal/BUILD", "experiments/BUILD"}
-    assert files(wheel) <= files(ROOT)
+    presets = pathlib.Path("suite/presets")
+    presets = {str(presets / path) for path in files(ROOT / "experiments/presets")}
+    assert files(wheel / "fedpersonal") == {*files(ROOT / "fedpersonal"), *presets} - {"BUILD"}
+    installed = {path.name for path in wheel.iterdir() if not path.name.endswith(".dist-info")}
+    assert installed == {"fedpersonal"}
 
 
 def test_commands_read_the_wheel_and_no_checkout(wheel, tmp_path):

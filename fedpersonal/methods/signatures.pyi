@@ -1,4 +1,4 @@
-"""The types of methods' functions. Made by python -m experiments.methods_pages."""
+"""The types of methods' functions. Made by python -m build_tools.methods_pages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal

@@ -39,7 +39,7 @@ from fedpersonal.runs.record import (
 from fedpersonal.runs.validation import is_passes
 
 _LOG = logging.getLogger(__name__)
-OUR_TASKS = "fedpersonal.tasks."
+OUR_TASKS = "fedpersonal.suite.tasks."
 # Prefixes of columns that are counts.
 _COUNTS = ("num_", ROUND)
 _STAGES = ("_before", "_after", BASELINE_SUFFIX)

@@ -10,7 +10,7 @@ import pytest
 from fedpersonal.audit.audit import Audit, Verdict, guarantee
 from fedpersonal.methods.furl import furl
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.suite.models.factorization import matrix_factorization
 from fedpersonal.tff.optimizers import build_sgdm
 from fedpersonal.training.trainer import Trainer
 

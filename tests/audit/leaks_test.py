@@ -33,7 +33,7 @@ from fedpersonal.methods.scaffold import scaffold
 from fedpersonal.model.metrics import RMSE, Metric
 from fedpersonal.model.names import CLUSTER
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.factorization import UserVector, matrix_factorization
+from fedpersonal.suite.models.factorization import UserVector, matrix_factorization
 from fedpersonal.tff.optimizers import build_adam, build_sgdm
 from fedpersonal.training import trainer as trainer_module
 from fedpersonal.training.trainer import Trainer

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 
 from fedpersonal.data.clients import ClientDataset, clients_from_datasets, clients_from_table
-from fedpersonal.data.documents import DocumentFilter
-from fedpersonal.data.labelled_texts import LabelledRows
-from fedpersonal.data.ratings import number_ratings
 from fedpersonal.errors import UserError
+from fedpersonal.suite.readers.documents import DocumentFilter
+from fedpersonal.suite.readers.labelled_texts import LabelledRows
+from fedpersonal.suite.readers.ratings import number_ratings
 
 
 def _make(**changes) -> ClientDataset:

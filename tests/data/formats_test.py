@@ -11,13 +11,13 @@ import re
 import numpy as np
 import pytest
 
-from fedpersonal.data.documents import read_documents
 from fedpersonal.data.formats import Column, TableFile
-from fedpersonal.data.ratings import read_ratings
-from fedpersonal.data.sentences import read_text
 from fedpersonal.data.tables import read_table
-from fedpersonal.data.utterances import read_other_texts, read_utterances
 from fedpersonal.errors import UserError
+from fedpersonal.suite.readers.documents import read_documents
+from fedpersonal.suite.readers.ratings import read_ratings
+from fedpersonal.suite.readers.sentences import read_text
+from fedpersonal.suite.readers.utterances import read_other_texts, read_utterances
 
 _PAIRS = [(user, item) for user in range(4) for item in range(3)]
 _RATINGS = [(str(u), str(i), str(1 + (u + i) % 5), f"97830{u}") for u, i in _PAIRS]

@@ -7,19 +7,19 @@ import pytest
 
 from fedpersonal.data.batches import pad_batches, sample_examples, touched_rows
 from fedpersonal.data.clients import ClientDataset
-from fedpersonal.data.documents import load_reddit, read_documents
-from fedpersonal.data.encoders import CharacterVocabulary, HashedWords, build_characters
-from fedpersonal.data.generated.corpus import generate_corpus
-from fedpersonal.data.generated.dialogues import generate_dialogues
-from fedpersonal.data.generated.documents import generate_subreddits
-from fedpersonal.data.generated.ratings import generate_ratings
-from fedpersonal.data.ranking import sample_unrated
-from fedpersonal.data.ratings import read_ratings
-from fedpersonal.data.sentences import TextCorpus, read_text
 from fedpersonal.data.splits import split_clients, split_examples
-from fedpersonal.data.utterances import read_utterances
-from fedpersonal.data.vocabulary import Vocabulary, build_vocabulary, next_word_examples
 from fedpersonal.errors import UserError
+from fedpersonal.suite.readers.documents import load_reddit, read_documents
+from fedpersonal.suite.readers.encoders import CharacterVocabulary, HashedWords, build_characters
+from fedpersonal.suite.readers.generated.corpus import generate_corpus
+from fedpersonal.suite.readers.generated.dialogues import generate_dialogues
+from fedpersonal.suite.readers.generated.documents import generate_subreddits
+from fedpersonal.suite.readers.generated.ratings import generate_ratings
+from fedpersonal.suite.readers.ranking import sample_unrated
+from fedpersonal.suite.readers.ratings import read_ratings
+from fedpersonal.suite.readers.sentences import TextCorpus, read_text
+from fedpersonal.suite.readers.utterances import read_utterances
+from fedpersonal.suite.readers.vocabulary import Vocabulary, build_vocabulary, next_word_examples
 
 ABSENT = "absent.csv"
 # Client "a" has the words "x y", and the items 3 and 7.

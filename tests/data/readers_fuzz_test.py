@@ -21,17 +21,17 @@ from damage import BYTES, change_bytes, outcome
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedpersonal.data import documents as reddit
 from fedpersonal.data.clients import ClientDataset, clients_from_table
-from fedpersonal.data.documents import read_documents
 from fedpersonal.data.formats import Column, TableFile
-from fedpersonal.data.movielens import load_movielens_1m
-from fedpersonal.data.ratings import read_ratings
-from fedpersonal.data.sentences import count_words, read_text, split_sentences, split_words
-from fedpersonal.data.stack_overflow import StackOverflowClients
 from fedpersonal.data.tables import read_table
-from fedpersonal.data.utterances import read_utterances
-from fedpersonal.data.vocabulary import Vocabulary
+from fedpersonal.suite.readers import documents as reddit
+from fedpersonal.suite.readers.documents import read_documents
+from fedpersonal.suite.readers.movielens import load_movielens_1m
+from fedpersonal.suite.readers.ratings import read_ratings
+from fedpersonal.suite.readers.sentences import count_words, read_text, split_sentences, split_words
+from fedpersonal.suite.readers.stack_overflow import StackOverflowClients
+from fedpersonal.suite.readers.utterances import read_utterances
+from fedpersonal.suite.readers.vocabulary import Vocabulary
 
 _SEPARATORS = {"csv": ",", "tsv": "\t", "jsonl": None, "json": None}
 _NAMES = st.one_of(

@@ -11,9 +11,9 @@ import pytest
 from fedpersonal.data import rows as lines
 from fedpersonal.data.formats import Column
 from fedpersonal.data.rows import MAX_ROW_LENGTH
-from fedpersonal.data.sentences import read_text
 from fedpersonal.data.tables import read_table
 from fedpersonal.errors import UserError
+from fedpersonal.suite.readers.sentences import read_text
 
 _USER = (Column("user"),)
 

@@ -10,13 +10,13 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedpersonal.data.documents import read_documents
 from fedpersonal.data.formats import Column, TableFile
-from fedpersonal.data.ratings import read_ratings
-from fedpersonal.data.sentences import read_text
 from fedpersonal.data.tables import read_table
-from fedpersonal.data.utterances import read_utterances
 from fedpersonal.errors import UserError
+from fedpersonal.suite.readers.documents import read_documents
+from fedpersonal.suite.readers.ratings import read_ratings
+from fedpersonal.suite.readers.sentences import read_text
+from fedpersonal.suite.readers.utterances import read_utterances
 
 _COLUMNS = (Column("user"), Column("n", "real"), Column("time", "time", required=False))
 

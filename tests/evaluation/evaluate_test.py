@@ -20,7 +20,7 @@ from fedpersonal.evaluation.results import ClientResults, spread_over_samples
 from fedpersonal.methods.phases import GradientPhase
 from fedpersonal.model.metrics import RMSE
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.suite.models.factorization import matrix_factorization
 from fedpersonal.tff.optimizers import build_sgdm
 
 SGD = build_sgdm(0.1)

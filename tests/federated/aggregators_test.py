@@ -16,7 +16,7 @@ from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.ifca import ifca
 from fedpersonal.methods.scaffold import scaffold
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.suite.models.factorization import matrix_factorization
 
 tff = pytest.importorskip("tensorflow_federated")
 

@@ -24,7 +24,7 @@ from fedpersonal.methods.fed_avg import fed_avg
 from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.model.metrics import RATING_METRICS
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.suite.models.factorization import matrix_factorization
 from fedpersonal.tff.optimizers import build_sgdm
 
 SGD = build_sgdm(0.1)

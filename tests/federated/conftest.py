@@ -21,7 +21,7 @@ def _ratings(draw_ratings):
 @pytest.fixture(name="model", scope="session")
 def _model():
     from fedpersonal.model.partition import PartitionedModel
-    from fedpersonal.models.factorization import matrix_factorization
+    from fedpersonal.suite.models.factorization import matrix_factorization
 
     return PartitionedModel(
         matrix_factorization(num_items=NUM_ITEMS, embedding_dim=2, use_biases=True),

@@ -18,8 +18,8 @@ from fedpersonal.methods.ifca import ifca
 from fedpersonal.methods.scaffold import scaffold
 from fedpersonal.model.names import SERVER_STATE
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.factorization import matrix_factorization
 from fedpersonal.runs.folder import derive_secret
+from fedpersonal.suite.models.factorization import matrix_factorization
 from fedpersonal.tff.optimizers import build_sgdm
 
 SGD = build_sgdm(0.3)

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.model.metrics import MAE, RMSE, Metric
-from fedpersonal.models.factorization import matrix_factorization
-from fedpersonal.models.next_word import next_word_lstm
-from fedpersonal.models.tokens import count_tokens, sum_cross_entropy, token_accuracy
-from fedpersonal.tasks.ratings.data import add_rated
+from fedpersonal.suite.models.factorization import matrix_factorization
+from fedpersonal.suite.models.next_word import next_word_lstm
+from fedpersonal.suite.models.tokens import count_tokens, sum_cross_entropy, token_accuracy
+from fedpersonal.suite.tasks.ratings.data import add_rated
 
 BATCH_SIZE, NUM_ITEMS, NUM_WORDS, TIME = 3, 7, 11, 5
 # Batches that are full, filled up, and alone; and a client without any.

@@ -12,12 +12,12 @@ from benchmarks.tiny import pairs_with
 from fedpersonal.errors import TrainingError
 from fedpersonal.methods import method as method_module
 from fedpersonal.methods.method import methods
-from fedpersonal.testing import check_method
+from fedpersonal.suite.testing import check_method
 from fedpersonal.tff.optimizers import build_sgdm
 
 pytestmark = pytest.mark.usefixtures("not_compiled")
 METHODS = methods()
-# tests/tasks/contract_test.py runs those that `benchmarks.tiny` names; one of them runs here, too.
+# tests/suite/tasks/contract_test.py runs those of `benchmarks.tiny`; one of them runs here, too.
 ELSEWHERE = {name for _, name in pairs_with("")} - {"fed_rep"}
 
 

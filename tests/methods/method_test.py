@@ -12,7 +12,7 @@ from fedpersonal.methods import method as method_module
 from fedpersonal.methods.method import methods
 from fedpersonal.optimizers import OptimizerGroup
 from fedpersonal.runs.description import describe
-from fedpersonal.tasks.digits.task import DigitTask
+from fedpersonal.suite.tasks.digits.task import DigitTask
 from fedpersonal.tff.optimizers import build_sgdm
 
 SGD = build_sgdm

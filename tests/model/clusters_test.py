@@ -14,7 +14,7 @@ from fedpersonal.model.clusters import ClusteredModel
 from fedpersonal.model.files import to_keras
 from fedpersonal.model.names import CLUSTER, CLUSTER_SHARES
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.suite.models.factorization import matrix_factorization
 
 ITEM, USER = "item_embedding/embeddings", "user_embedding/embeddings"
 BASE = PartitionedModel(

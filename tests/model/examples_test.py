@@ -292,7 +292,10 @@ def trainer(**parts):
             lambda: trainer(client_per_round=3),
             "'client_per_round'; did you mean clients_per_round?",
         ),
-        (lambda: fp.clients_from_datasets(BATCHES), "takes a dataset for each client, .* single dataset"),
+        (
+            lambda: fp.clients_from_datasets(BATCHES),
+            "takes a dataset for each client, .* single dataset",
+        ),
         (lambda: fp.clients_from_datasets([[(X, LABELS, LABELS)]]), "'sample_weight'.*be ignored"),
         (lambda: fp.clients_from_datasets([[{"x": X, "y": X, "w": X}]]), "it has .'x', 'y', 'w'."),
         (lambda: fp.fed_avg(client_optimiser=None), "'client_optimiser'; did you mean client_opt"),

@@ -11,7 +11,7 @@ from fedpersonal.federated.process import build_process
 from fedpersonal.methods.fed_avg import fed_avg
 from fedpersonal.model.lookups import check_lookups, count_ids, fetch_rows
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.suite.models.factorization import matrix_factorization
 from fedpersonal.tff.optimizers import build_sgdm
 
 LAYERS = tf.keras.layers

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from fedpersonal.model.frozen import FrozenVariables
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.suite.models.factorization import matrix_factorization
 
 LAYERS = tf.keras.layers
 FEATURES = {"x": np.array([[1.0, 2.0, 3.0], [0.0, 1.0, 0.0]], np.float32)}

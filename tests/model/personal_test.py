@@ -11,7 +11,7 @@ from fedpersonal.model.examples import check_per_client_rows
 from fedpersonal.model.names import COPY, MIXING
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.personal import PersonalModel
-from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.suite.models.factorization import matrix_factorization
 
 ITEM, USER = "item_embedding/embeddings", "user_embedding/embeddings"
 

@@ -10,11 +10,11 @@ import shutil
 import numpy as np
 import pytest
 
-from experiments.board.page import write_pages
 from fedpersonal.report.comparison import compare_runs
 from fedpersonal.report.comparison_page import write_page
 from fedpersonal.report.page import write_report
-from tests.experiments.tiny_board import make_table
+from fedpersonal.suite.leaderboard.page import write_pages
+from tests.suite.leaderboard.tiny_board import make_table
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed")

@@ -38,7 +38,7 @@ from fedpersonal.report.samples import (
     write_recommendations,
 )
 from fedpersonal.runs.record import RunRecord, read_about
-from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
+from fedpersonal.suite.tasks.labels.task import TASK as DOCUMENTS
 from tests.drawn_run import rewrite
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"

@@ -1,4 +1,4 @@
-"""`load_run` on the folder of a program of one's own; on binaries' it is in tests/tasks."""
+"""`load_run` on the folder of a program of one's own; on binaries' it is in tests/suite/tasks."""
 
 from __future__ import annotations
 

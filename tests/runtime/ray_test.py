@@ -23,7 +23,7 @@ import pytest
 from fedpersonal import runtime, tff
 from fedpersonal.errors import UserError
 from fedpersonal.runtime.ray import RayContext, make_folder, run_function
-from fedpersonal.tasks.options import RunOptions
+from fedpersonal.suite.tasks.options import RunOptions
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed: make cluster"

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import fedpersonal as fp
 from fedpersonal.federated.boundary import total_bytes
-from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.suite.models.factorization import matrix_factorization
 
 tff = pytest.importorskip("tensorflow_federated")
 

@@ -1,1 +1,0 @@
-"""The parts of `experiments.leaderboard`: tasks, tuning, jobs, the table and its pages."""

@@ -1,0 +1,1 @@
+"""The command `fedpersonal`, its subcommands and their flags."""

@@ -1,0 +1,1 @@
+"""Sweeps: settings, their runs, the choice, the page."""
