@@ -15,6 +15,16 @@ TODAY_TESTS := tests/tff tests/model/keras_parity_test.py tests/methods tests/fe
   $(patsubst %,"tests/suite/tasks/contract_test.py::test_a_run_opens_again[%]",movielens reddit) \
   $(addprefix --ignore=tests/,methods/contract_test.py federated/reference_test.py federated/evaluation_reference_test.py)
 
+# Test files of each folder of fedpersonal/ that build little.
+QUICK_TESTS := $(addprefix tests/,architecture_test.py errors_test.py files_test.py options_test.py optimizers_test.py \
+  audit/checks_test.py client/phases_test.py client/ridge_test.py data evaluation/evaluate_test.py \
+  evaluation/metrics_test.py federated/boundary_test.py federated/cohort_test.py federated/process_test.py \
+  methods/algorithm_test.py methods/method_test.py model/examples_test.py model/partition_test.py \
+  suite/models/factorization_test.py suite/models/gpt2_test.py report/page_test.py runs/checkpoints_test.py runs/metrics_test.py \
+  runs/record_test.py runs/store_file_test.py runtime/xla_test.py suite/readers suite/tasks/checks_test.py suite/tasks/ranking_test.py \
+  tff/witness_test.py training/callbacks_test.py training/clients_test.py training/loop_test.py \
+  training/participation_test.py)
+
 # Where texts are given, the next word task trains on them.
 TEXTS       = $(if $(TEXT_FILE),"--text_file=$(TEXT_FILE)") $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)")
 QUICK_TEXTS = experiments/presets/stackoverflow_$(if $(TEXT_FILE)$(DATA_DIR),quick,generated).flags
@@ -24,7 +34,7 @@ export KERAS_HOME   := $(CURDIR)/$(VENV)/home/keras
 export MPLCONFIGDIR := $(CURDIR)/$(VENV)/home/matplotlib
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test today_test bazel_test lint samples docs notebook wheel lock wheels clean force
+.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test test_quick fuzz today_test bazel_test lint samples docs notebook wheel lock wheels clean force
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -124,8 +134,16 @@ cluster: $(CLUSTER) ## Train on two Ray nodes on this machine, and beside them w
 cluster_test: $(CLUSTER) ## Run the tests of Ray clusters (10 minutes)
 	@$(RUN) -m pytest -q tests/runtime/ray_test.py $(FLAGS)
 
-test: $(INSTALLED) ## Run the tests
+test: $(INSTALLED) ## Run the tests: each property once
 	@$(RUN) -m pytest -q --numprocesses=logical --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder $(TESTS) $(FLAGS)
+
+test_quick: ## Run some tests of each folder of fedpersonal/
+	@$(MAKE) --no-print-directory test TESTS='$(QUICK_TESTS)'
+
+# Whoever sets FEDPERSONAL_FUZZ_CASES says how many cases each fuzz test tries.
+fuzz: export FEDPERSONAL_FUZZ_CASES ?= 2000
+fuzz: ## Run all tests with all their rows, kill runs at every step, and fuzz far longer (hours)
+	@$(MAKE) --no-print-directory test FLAGS='--exhaustive $(FLAGS)'
 
 today_test: ## Run the tests of what computes on today's stack, in .venv/today
 	@$(MAKE) --no-print-directory test STACK=today VENV=$(VENV)/today TESTS='$(TODAY_TESTS)'

@@ -156,10 +156,10 @@ def evaluate(clients: int, shards: int | None) -> None:
     from fedpersonal import runtime
     from fedpersonal.data.splits import split_support_query
     from fedpersonal.runs.folder import RunFolder
-    from fedpersonal.runs.tested import EvaluationReport, report_run
     from fedpersonal.suite.tasks.experiment import build_experiment
     from fedpersonal.suite.tasks.ratings.task import TASK
     from fedpersonal.suite.tasks.task import EvaluationSet
+    from fedpersonal.training.tested import EvaluationReport, report_run
 
     options = TASK.options(method="fed_recon")
     # Most clients have few ratings.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from fedpersonal.files import atomic_write
 from fedpersonal.options import Declaration
-from fedpersonal.suite.commands.command import DATA_COMMANDS
+from fedpersonal.suite.commands.subcommands import DATA_COMMANDS
 from fedpersonal.suite.tasks.find import all_tasks
 from fedpersonal.suite.tasks.task import Task
 

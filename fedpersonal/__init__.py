@@ -79,16 +79,16 @@ if TYPE_CHECKING:
     from fedpersonal.runs.checkpoints import StoreCheckpoints
     from fedpersonal.runs.folder import RunFolder
     from fedpersonal.runs.kept import Rounds, read_kept
-    from fedpersonal.runs.saved import LoadedRun, load_run
+    from fedpersonal.runs.state import Callback, RunState
     from fedpersonal.runs.store import LocalStateStore
-    from fedpersonal.runs.tested import EvaluationReport
     from fedpersonal.runtime import use_runtime
-    from fedpersonal.suite.tasks.task import EvaluationSet, Task
     from fedpersonal.training.budget import PrivacyBudget
-    from fedpersonal.training.callbacks import BestModel, Callback, EarlyStopping, RunState
+    from fedpersonal.training.callbacks import BestModel, EarlyStopping
     from fedpersonal.training.clients import ClientSampler
+    from fedpersonal.training.loaded import LoadedRun, load_run
     from fedpersonal.training.loop import run_rounds
     from fedpersonal.training.participation import ClientClock, Participation
+    from fedpersonal.training.tested import EvaluationReport
     from fedpersonal.training.trained import TrainedModel
     from fedpersonal.training.trainer import Trainer
 
@@ -105,8 +105,11 @@ __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
 
 def _load(name: str) -> object:
     if name in former.PUBLIC:
-        former.warn("name", name, former.PUBLIC[name])
-        return _load(former.PUBLIC[name])
+        new = former.PUBLIC[name]
+        former.warn("name", name, new)
+        if new.startswith("suite."):  # The only name of the suite that is known here.
+            return getattr(importlib.import_module(f"{__name__}.suite"), new.partition(".")[2])
+        return _load(new)
     if name not in _HOMES:
         nearest = errors.did_you_mean(name, _HOMES)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest}")

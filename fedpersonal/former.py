@@ -21,7 +21,24 @@ OPTIONS = {
     "dynamic": "feddyn_alpha",
     "start": "local_start",
 }
-PUBLIC: dict[str, str] = {"Run": "RunState", "TestReport": "EvaluationReport"}
+PUBLIC: dict[str, str] = {
+    "EvaluationSet": "suite.EvaluationSet",
+    "Run": "RunState",
+    "Task": "suite.Task",
+    "TestReport": "EvaluationReport",
+}
+# Modules of tasks, which run folders name.
+_TASKS = {
+    f"fedpersonal.tasks.{old}.task": f"fedpersonal.suite.tasks.{new}.task"
+    for old, new in (
+        ("digits", "digits"),
+        ("documents", "labels"),
+        ("interactions", "ranking"),
+        ("next_word", "next_word"),
+        ("ratings", "ratings"),
+        ("utterances", "utterances"),
+    )
+}
 
 _Fn = TypeVar("_Fn", bound=Callable[..., Any])
 
@@ -96,16 +113,19 @@ def rename_members(cls: type, names: Mapping[str, str]) -> None:
 
 
 def present_options(values: Mapping[str, Any], present: Collection[str] = ()) -> dict[str, Any]:
-    """Returns options under their present names, without a warning, because files keep names.
+    """Returns options under their present names, without a warning: files keep their names.
 
     Args:
-        values: Options by name.
-        present: Names to keep, even if they were former names of other options.
+        values: Options by name; the module of a task, as `task`, may be a former one.
+        present: Names that are present ones, whatever they were before.
     """
-    return {
+    renamed = {
         OPTIONS.get(name, name) if name not in present else name: value
         for name, value in values.items()
     }
+    if isinstance(renamed.get("task"), str):
+        renamed["task"] = _TASKS.get(renamed["task"], renamed["task"])
+    return renamed
 
 
 def present_arguments(values: Mapping[str, Any], present: Collection[str]) -> dict[str, Any]:

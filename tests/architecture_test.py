@@ -3,37 +3,51 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
+import re
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-# Each room may import those before it; rooms in one line may import each other's modules too.
-ORDER = [
-    {"errors", "files", "randomness", "former"},
-    {"options", "data", "tff", "runtime"},
-    {"model", "optimizers"},
-    {"models"},
-    {"methods", "client"},
-    {"federated"},
-    {"evaluation"},
-    {"audit"},
-    {"training", "runs", "report"},
-    {"tasks"},
+# The rooms of the library, the lowest first: each may import those before it.
+FLOORS = (
+    *("former", "errors", "files", "randomness", "options", "tff", "optimizers", "runtime", "data"),
+    *("model", "methods", "client", "federated", "evaluation", "audit", "runs", "report"),
+    *("training", "suite"),
+)
+# The rooms of the suite; those of one line may import each other.
+SUITE = (
+    *({"readers"}, {"models"}, {"tasks"}),
+    {"papers", "sweeps", "leaderboard", "commands"},
     {"testing"},
-]
-PLACES = {room: place for place, rooms in enumerate(ORDER) for room in rooms}
-
+)
 # These know nothing of TensorFlow Federated.
-WITHOUT_TFF = ("data", "models")
+WITHOUT_TFF = ("data", "suite/models", "suite/readers")
 # A run needs none of these from the beginning.
 UNUSED = {"matplotlib", "transformers", "sklearn", "ray", "recbole", "tensorflow_datasets"}
-FILES = sorted((ROOT / "fedpersonal").rglob("*.py"))
+PACKAGE = ROOT / "fedpersonal"
+FILES = sorted(PACKAGE.rglob("*.py"))
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in FILES
+}
+# `__init__` has the public names, `__main__` the command, `former` names of the version before.
+ANYWHERE = {PACKAGE / f"{name}.py" for name in ("__init__", "__main__", "former")}
+# A task and the experiment that evaluates it name each other's types.
+CIRCLES = [
+    {
+        f"fedpersonal.suite.tasks.{name}"
+        for name in ("checks", "experiment", "idle", "standalone", "task")
+    }
+]
+# Files that import the module that a run's `config.json` names.
+BY_NAME = {"report/run.py", "training/loaded.py"}
 
 
 def imported(path):
-    """Yields the modules that a file imports, of types alone or when it is called, too."""
+    """Yields the modules that a file imports: at its import, within functions, and for types."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -51,33 +65,90 @@ def at_import(path):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def room_of(path):
-    return path.relative_to(ROOT / "fedpersonal").with_suffix("").parts[0]
+def room_of(module):
+    """Returns the room of a module of the library, or None for other modules and `fedpersonal`."""
+    package, _, inner = module.partition(".")
+    return inner.partition(".")[0] or None if package == "fedpersonal" else None
 
 
-def test_every_room_has_its_place():
-    rooms = {room_of(path) for path in FILES} - {"__init__", "__main__"}
-    assert rooms == set(PLACES)
+def floor_of_suite(module):
+    """Returns the place in `SUITE` of a module of the suite; None for `fedpersonal.suite`."""
+    room = module.removeprefix("fedpersonal.suite").strip(".").partition(".")[0]
+    return next((place for place, rooms in enumerate(SUITE) if room in rooms), None)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT / "fedpersonal")))
+def module_of(name):
+    """Returns the file's module that an imported name is or is in, or None."""
+    while name and name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+@functools.cache
+def graph():
+    """Returns the modules that each module of the library imports."""
+    return {
+        module: {module_of(name) for name in imported(path)} - {None, module, "fedpersonal"}
+        for module, path in MODULES.items()
+        if module != "fedpersonal"
+    }
+
+
+def circles():
+    """Yields the sets of modules that import each other, directly or through others."""
+    reached = {module: {*modules} for module, modules in graph().items()}
+    for between in reached:
+        for module in reached:
+            if between in reached[module]:
+                reached[module] |= reached[between]
+    for module in sorted(reached):
+        circle = {m for m in reached[module] if module in reached[m]}
+        if circle and module == min(circle):
+            yield circle
+
+
+def test_every_room_has_its_floor():
+    rooms = {room_of(module) for module in MODULES} - {"__main__", None}
+    assert rooms == {*FLOORS}
+    inner = {m.split(".")[2] for m in MODULES if m.startswith("fedpersonal.suite.")}
+    assert inner == set.union(*SUITE)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_run_one_way(path):
-    room = room_of(path)
-    if room in ("__init__", "__main__"):
+    if path in ANYWHERE:
         return
-    for module in at_import(path):
-        parts = module.split(".")
-        if parts[0] == "experiments":
-            raise AssertionError(f"the library imports {module}")
-        if parts[0] == "fedpersonal" and len(parts) > 1 and parts[1] in PLACES:
-            assert PLACES[parts[1]] <= PLACES[room], module
-            same = PLACES[parts[1]] == PLACES[room] and parts[1] != room
-            assert not same or room not in ("data", "models"), module
+    here = next(module for module, file in MODULES.items() if file == path)
+    for name in imported(path):
+        assert not name.startswith("experiments"), name
+        module = module_of(name) or ""
+        room = room_of(module)
+        if room is not None:
+            assert FLOORS.index(room) <= FLOORS.index(room_of(here)), name
+        places = floor_of_suite(module), floor_of_suite(here)
+        if room == room_of(here) == "suite" and None not in places:
+            assert places[0] <= places[1], name
+
+
+def test_no_files_import_each_other():
+    assert [*circles()] == CIRCLES
+
+
+def test_the_library_imports_no_module_of_the_suite_by_name():
+    for path in FILES:
+        name = path.relative_to(PACKAGE).as_posix()
+        if path in ANYWHERE or name.startswith("suite/"):
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        texts = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in docs]
+        names = [n.value for n in texts if re.match(r"fedpersonal\.suite\b", str(n.value))]
+        assert not names or name in BY_NAME, name
 
 
 def test_a_run_imports_only_what_it_uses():
     """Pictures are drawn at the end, and language models are one task's."""
-    tasks = ROOT / "fedpersonal" / "tasks"
+    tasks = PACKAGE / "suite" / "tasks"
     waiting, known = [tasks / "experiment.py", *tasks.glob("*/task.py")], set()
     while waiting:
         path = waiting.pop()
@@ -108,7 +179,7 @@ def test_few_modules_name_a_package(package, names):
 
 
 def test_rooms_without_tensorflow_federated():
-    files = {p for room in WITHOUT_TFF for p in (ROOT / "fedpersonal" / room).rglob("*.py")}
+    files = {p for room in WITHOUT_TFF for p in (PACKAGE / room).rglob("*.py")}
     known = {p.name for p in files if any("fedpersonal.tff" in name for name in imported(p))}
     assert known == {"stack_overflow.py"}  # TFF's own data set is read through it.
 
@@ -118,3 +189,12 @@ def test_runtime_knows_nothing_of_the_library():
         for module in imported(path):
             known = ("fedpersonal.runtime", "fedpersonal.errors", "fedpersonal.tff")
             assert not module.startswith("fedpersonal.") or module.startswith(known)
+
+
+def test_quick_tests_are_of_each_folder():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    (listed,) = re.findall(r"^QUICK_TESTS := \$\(addprefix tests/,(.*)\)$", makefile, re.MULTILINE)
+    files = [ROOT / "tests" / name for name in listed.split()]
+    assert [file for file in files if not file.exists()] == []
+    folders = {path.parent.name for path in (ROOT / "fedpersonal").glob("*/*.py")}
+    assert folders <= {name.split("/")[0] for name in listed.split()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import functools
@@ -109,43 +110,79 @@ def _not_compiled(plain_context):
     runtime.use_runtime("local")
 
 
-# What takes longest: begun last, one of them would keep the others' processes waiting.
+# The groups that take longest; started last, one of them would keep the other processes waiting.
 _LONGEST = (
     *("tasks tv_shows", "tasks movielens", "tasks reddit", "tasks interactions"),
-    "fedpersonal/suite/papers/runs_test.py",
+    "suite/papers/runs_test.py",
     "examples_test.py",
     "tasks stackoverflow",
     "federated/reference_test.py",
-    "experiments/binaries_test.py",
+    "suite/commands/binaries_test.py",
     "audit/leaks_test.py",
     "tasks digits",
-    "experiments/sweep_test.py",
+    "suite/commands/sweep_test.py",
     "audit/personal_test.py",
     "client/pooled_test.py",
 )
-_FOLDERS = {
-    "documents": "reddit",
+_TASKS = {
+    "digits": "digits",
+    "labels": "reddit",
     "next_word": "stackoverflow",
+    "ranking": "interactions",
     "ratings": "movielens",
     "utterances": "tv_shows",
 }
 
 
 def _group(item):
-    """Returns what one process runs: a file, or all of a task, whose tests share their runs."""
+    """Returns the group of one process: a file, or all tests of a task, which share its runs."""
     file = item.path.as_posix().rpartition("/tests/")[2]
-    folder, *inner = file.split("/")
-    if folder != "tasks":
+    folder, _, inner = file.rpartition("suite/tasks/")
+    if folder or not file.startswith("suite/tasks/"):
         return file
-    given = item.callspec.params if hasattr(item, "callspec") else {}
-    of_folder = _FOLDERS.get(inner[0], inner[0]) if len(inner) > 1 else "movielens"
-    task = given.get("task")
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    of_folder = _TASKS.get(inner.split("/")[0], "movielens")
+    task = params.get("task")
     return f"tasks {task if isinstance(task, str) else of_folder}"
 
 
+def pytest_addoption(parser):
+    """Adds the option that also runs the tests and rows that `make test` leaves to `make fuzz`."""
+    parser.addoption("--exhaustive", action="store_true", help="also run tests marked exhaustive")
+
+
+def _is_exhaustive(item):
+    """Whether a test is marked: it by itself, or its row is none that the mark keeps."""
+    marks = [*item.iter_markers("exhaustive")]
+    row = item.callspec.id if hasattr(item, "callspec") else None
+    return any(row not in mark.kwargs.get("but", ()) for mark in marks)
+
+
+def _check_marks(items, config):
+    """Raises where a mark keeps rows that its table lacks; some rows may be asked for by name."""
+    if any("::" in argument for argument in config.args):
+        return
+    rows, kept = collections.defaultdict(set), collections.defaultdict(set)
+    for item in items:
+        if hasattr(item, "callspec"):
+            rows[item.path, item.originalname].add(item.callspec.id)
+            for mark in item.iter_markers("exhaustive"):
+                kept[item.path, item.originalname].update(mark.kwargs.get("but", ()))
+    for (path, test), names in kept.items():
+        if names - rows[path, test]:
+            raise pytest.UsageError(
+                f"{path}: {test} has no rows {sorted(names - rows[path, test])}"
+            )
+
+
 @pytest.hookimpl(tryfirst=True)  # Groups are read by a hook of the same name.
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(items, config):
     """Runs what takes longest first, and in one process what shares its fixtures."""
+    _check_marks(items, config)
+    if not config.getoption("exhaustive"):
+        left_out = [item for item in items if _is_exhaustive(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not _is_exhaustive(item)]
     groups = {item: _group(item) for item in items}
     for item, group in groups.items():
         item.add_marker(pytest.mark.xdist_group(group))
@@ -153,7 +190,7 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: ranks.get(groups[item], len(ranks)))
 
 
-# Each fuzz test tries 50 cases, always the same; where this is set, so many new ones.
+# Each fuzz test tries the same 25 cases, or as many new ones as this variable says.
 _FUZZ_CASES = "FEDPERSONAL_FUZZ_CASES"
 
 
@@ -172,7 +209,7 @@ def pytest_pycollect_makemodule(module_path):
 
     hypothesis.settings.register_profile(
         "fedpersonal",
-        max_examples=int(cases or 50),
+        max_examples=int(cases or 25),
         derandomize=not cases,
         # Milliseconds. What takes longer hangs, unless the machine has much else to do.
         deadline=10_000 if cases else None,

@@ -49,10 +49,11 @@ from fedpersonal.runs.folder import RunFolder
 from fedpersonal.runs.kept import KeptState
 from fedpersonal.runs.metrics import MetricLog
 from fedpersonal.runs.saver import Saver
+from fedpersonal.runs.state import RunState
 from fedpersonal.runs.store import LocalStateStore, read_all
 from fedpersonal.suite.models import gpt2 as base_model
 from fedpersonal.suite.readers.sentences import read_text
-from fedpersonal.training.callbacks import BestModel, EarlyStopping, RunState, StopIfStuck
+from fedpersonal.training.callbacks import BestModel, EarlyStopping, StopIfStuck
 
 
 @dataclasses.dataclass

@@ -61,6 +61,14 @@ def test_every_block_says_what_it_is(page):
     assert not unknown, f"{page}: begin a block by ```python, ```sh or ```text"
 
 
+@pytest.mark.exhaustive(
+    but=(
+        "docs/start/ten_minutes.md",
+        "README.md",
+        "docs/how_to/resume.md",
+        "docs/how_to/read_a_report.md",
+    )
+)
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if any(b.language == "python" for b in BLOCKS[p][0])], ids=of_root
 )

@@ -49,6 +49,8 @@ def lines_of_code(path):
     return len(lines - docstrings)
 
 
+# A method of one's own; and a task, whose run opens again.
+USUAL = ("own_method", "own_task", "opens again")
 OWN_DATA = [f"{c},{x},{-x},{c + 2 * x}" for c in range(12) for x in range(-3, 4)]
 OWN_RATINGS = [f"u{u},i{i},{1 + (u + i) % 5}" for u in range(20) for i in range(15)]
 # All clients in each round, so that all have kept their heads.
@@ -84,7 +86,7 @@ def _folder(tmp_path_factory):
 
 
 @pytest.fixture(name="ran", scope="module")
-def _ran(run_commands, folder):
+def _ran(run_commands, folder, request):
     """What each program prints; none has an error."""
     files = {name: [str(EXAMPLES / f"{name}.py")] for name in (*PROGRAMS, *BINARIES)}
     programs = {
@@ -94,6 +96,8 @@ def _ran(run_commands, folder):
         "own_binary": ["examples.own_binary", *OWN_BINARY.split()],
         "opens again": ["opens_again.py"],
     }
+    if not request.config.getoption("exhaustive"):
+        programs = {name: programs[name] for name in USUAL}
     modules = ["tensorflow_federated", "pandas"]
     outcomes = run_commands([*programs.values()], modules=modules, cwd=folder)
     outputs = {}
@@ -104,13 +108,20 @@ def _ran(run_commands, folder):
     return outputs
 
 
-@pytest.mark.parametrize(("name", "pattern"), PROGRAMS.items())
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        pytest.param(*row, id=row[0], marks=[] if row[0] in USUAL else pytest.mark.exhaustive)
+        for row in PROGRAMS.items()
+    ],
+)
 def test_an_example_runs_and_learns(ran, name, pattern):
     found = re.findall(pattern, ran[name])
     numbers = [float(n) for match in found for n in ([match] if isinstance(match, str) else match)]
     assert len(numbers) == 2 and numbers[1] < numbers[0], ran[name]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "pattern"), BINARIES.items())
 def test_an_example_runs_a_binary_and_opens_its_run(ran, name, pattern):
     before, after = map(float, re.findall(pattern, ran[name]))
@@ -120,6 +131,7 @@ def test_an_example_runs_a_binary_and_opens_its_run(ran, name, pattern):
         assert len(recommended) == 5 and not {"0", "1", "2", "3"} & {*recommended}, "rated ones"
 
 
+@pytest.mark.exhaustive
 def test_own_model_takes_own_data(ran):
     assert len(re.findall(r"loss.*: \d", ran["own data"])) == 2
 
@@ -136,6 +148,7 @@ def test_the_task_of_ones_own_runs_to_its_end(ran, folder):
     assert float(ran["opens again"]) == pytest.approx(summary["test"]["accuracy"], rel=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_a_registered_method_is_a_choice_of_a_binary(ran, folder):
     summary = json.loads((folder / "own_binary" / "summary.json").read_text())
     assert summary["method"] == "slow_body"

@@ -10,6 +10,7 @@ from fedpersonal.files import write_json
 from fedpersonal.optimizers import build_client_optimizer
 from fedpersonal.options import Options, option
 from fedpersonal.runs import record
+from fedpersonal.suite.tasks.task import Task
 
 SGD = build_client_optimizer("sgd", 0.1)
 
@@ -59,9 +60,15 @@ def test_former_attribute():
 
 def test_run_folder_with_former_options_opens(tmp_path):
     path = tmp_path / "config.json"
-    content = record.merge_config(path, {"dynamic": 0.5, "seed": 1})
-    write_json(path, content, checked=True)
-    assert record.read_config(path)["options"] == {"feddyn_alpha": 0.5, "seed": 1}
+    options = {"dynamic": 0.5, "seed": 1, "task": "fedpersonal.tasks.interactions.task"}
+    write_json(path, record.merge_config(path, options), checked=True)
+    task = "fedpersonal.suite.tasks.ranking.task"
+    assert record.read_config(path)["options"] == {"feddyn_alpha": 0.5, "seed": 1, "task": task}
+
+
+def test_former_names_of_the_suite():
+    with pytest.warns(FutureWarning, match="'Task' is now called 'suite.Task'"):
+        assert fp.Task is Task
 
 
 def test_command_with_a_former_flag(run_program, tmp_path):
@@ -75,7 +82,7 @@ def test_command_with_a_former_flag(run_program, tmp_path):
 def test_former_members_of_a_task():
     with pytest.warns(FutureWarning, match="'own_options' is now called 'extra_options'"):
 
-        class Houses(fp.Task):
+        class Houses(Task):
             own_options = fp.Options
 
     assert Houses.extra_options is fp.Options

@@ -1,10 +1,10 @@
 """Kills runs at each of their steps in turn, in forked processes, and lets each go on.
 
 That is at every file operation of Python's, every statement and the end of every commit in the
-store, and every step of a round; of a run whose state is in files (`plain`), and of one whose
-clients keep local variables (`kept`). Usage: kills.py FOLDER plain|kept. Prints a JSON object: how
-many kills there were, after which rounds runs went on, and which of them ended otherwise than an
-undisturbed run.
+store, and every step of a round, or every so many of these; of a run whose state is in files
+(`plain`), and of one whose clients keep local variables (`kept`).
+Usage: kills.py FOLDER plain|kept EVERY. Prints a JSON object: how many kills there were, after
+which rounds runs went on, and which of them ended otherwise than an undisturbed run.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from fedpersonal.runs import folder as run_folder
 from fedpersonal.runs import metrics as metric_log
 from fedpersonal.runs.checkpoints import StoreCheckpoints
 from fedpersonal.runs.kept import Rounds
+from fedpersonal.runs.state import Callback
 from fedpersonal.runs.store import LocalStateStore
 from fedpersonal.training import loop
-from fedpersonal.training.callbacks import BestModel, Callback, EarlyStopping
+from fedpersonal.training.callbacks import BestModel, EarlyStopping
 
 # What Python reports to audit hooks where a run touches its files; and the steps of a round.
 _EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "toy.step"}
@@ -176,8 +177,8 @@ def run_and_be_killed(number, *arguments):
     run(*arguments)
 
 
-def main(base, kind):
-    """Kills a run at its first step, another at its second, and so on, and prints the report."""
+def main(base, kind, every):
+    """Kills a run at its first step, another `every` steps later, and so on; prints the report."""
     os.fsync = lambda file: None  # A kill leaves what was written, on disk or not.
     sqlite3.connect = connect_and_watch
     for owner, name in (
@@ -192,7 +193,7 @@ def main(base, kind):
     assert in_child(answer, run, kind, base / "undisturbed") == 0
     _, expected = pickle.loads(answer.read_bytes())
     report = {"kills": 0, "resumed_from": [], "different": []}
-    for number in itertools.count():
+    for number in itertools.count(0, every):
         folder = base / str(number)
         status = in_child(answer, run_and_be_killed, number, kind, folder)
         if status == 0:
@@ -208,4 +209,4 @@ def main(base, kind):
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]), sys.argv[2])
+    main(pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

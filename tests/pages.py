@@ -12,7 +12,7 @@ import subprocess
 import sys
 import unicodedata
 
-from fedpersonal.suite.commands.command import DATA_COMMANDS
+from fedpersonal.suite.commands.subcommands import DATA_COMMANDS
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -21,7 +21,16 @@ OURS = ("experiments", "examples", "benchmarks", "build_tools")
 FOREIGN = {"cd", "docker", "done", "export", "for", "git", "pip", "source", "ssh", "umask"}
 FOREIGN |= {".venv/bin/ray"}
 # Flags of others' programs that pages speak of.
-FOREIGN_FLAGS = {"address", "constraint", "flags", "head", "logdir", "no-deps", "num-cpus"}
+FOREIGN_FLAGS = {
+    "address",
+    "constraint",
+    "exhaustive",
+    "flags",
+    "head",
+    "logdir",
+    "no-deps",
+    "num-cpus",
+}
 FOREIGN_FLAGS |= {"platform", "temp-dir", "upgrade"}
 
 # Flags of a binary are defined when it is imported or begins, hence a fork for each.

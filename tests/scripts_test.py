@@ -228,7 +228,7 @@ def test_installing_shows_packages_and_megabytes(machine, checkout, monkeypatch,
     )
     program = runpy.run_path(str(ROOT / "scripts" / "install_lock.py"))
     of_program = program["main"].__globals__
-    monkeypatch.setitem(of_program, "ON_TERMINAL" if is_terminal else "ELSEWHERE", 0.6)
+    monkeypatch.setitem(of_program, "TERMINAL_INTERVAL" if is_terminal else "OTHER_INTERVAL", 0.6)
     monkeypatch.setattr(sys, "argv", ["", "lock"])
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setattr(sys, "prefix", str(checkout))

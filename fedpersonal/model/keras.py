@@ -10,7 +10,7 @@ import copy
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -362,3 +362,30 @@ def replace_constants(model: keras.Model) -> None:
 def _constant(part: Any) -> Any:
     value = tf.get_static_value(part) if isinstance(part, tf.Tensor) else None
     return part if value is None else value
+
+
+def skip_lookups(model: keras.Model, names: Container[str]) -> None:
+    """Makes embedding layers of these names return their whole tables, where that is equivalent.
+
+    It is equivalent if the layer looks up an input of the model directly; other layers are left
+    unchanged.
+    """
+    inputs = {id(tensor) for tensor in tf.nest.flatten(getattr(model, "inputs", None))}
+    for layer in model.layers:
+        if (
+            layer.name in names
+            and type(layer) is keras.layers.Embedding
+            and not layer.mask_zero
+            and layer.compute_dtype == layer.variable_dtype
+            and len(layer.inbound_nodes) == 1
+            and id(layer.input) in inputs
+        ):
+            layer.call = functools.partial(_all_rows, layer)
+
+
+@tf.autograph.experimental.do_not_convert  # Nothing in it branches on tensors.
+def _all_rows(layer: keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
+    rows = tf.convert_to_tensor(layer.embeddings)
+    if ids.shape.rank == 1:
+        return tf.ensure_shape(rows, [ids.shape[0], layer.output_dim])
+    return tf.reshape(rows, tf.concat([tf.shape(ids), [layer.output_dim]], 0))

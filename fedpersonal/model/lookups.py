@@ -7,15 +7,12 @@ the whole table.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
-
-from fedpersonal.model.keras import keras
 
 if TYPE_CHECKING:
     from fedpersonal.model.partition import PartitionedModel, Values
@@ -142,30 +139,3 @@ def check_lookups(model: PartitionedModel) -> None:
             "With a table of users this also breaks the split-personalization constraint (FURL, "
             "section 3.2): the loss of one user must not depend on the embeddings of others."
         )
-
-
-def skip_lookups(model: keras.Model, names: Container[str]) -> None:
-    """Makes embedding layers of these names return their whole tables, where that is equivalent.
-
-    It is equivalent if the layer looks up an input of the model directly; other layers are left
-    unchanged.
-    """
-    inputs = {id(tensor) for tensor in tf.nest.flatten(getattr(model, "inputs", None))}
-    for layer in model.layers:
-        if (
-            layer.name in names
-            and type(layer) is keras.layers.Embedding
-            and not layer.mask_zero
-            and layer.compute_dtype == layer.variable_dtype
-            and len(layer.inbound_nodes) == 1
-            and id(layer.input) in inputs
-        ):
-            layer.call = functools.partial(_all_rows, layer)
-
-
-@tf.autograph.experimental.do_not_convert  # Nothing in it branches on tensors.
-def _all_rows(layer: keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
-    rows = tf.convert_to_tensor(layer.embeddings)
-    if ids.shape.rank == 1:
-        return tf.ensure_shape(rows, [ids.shape[0], layer.output_dim])
-    return tf.reshape(rows, tf.concat([tf.shape(ids), [layer.output_dim]], 0))

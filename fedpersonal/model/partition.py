@@ -41,10 +41,10 @@ from fedpersonal.model.keras import (
     label_range,
     map_logits,
     notes_of,
+    skip_lookups,
     takes_class_ids,
     with_notes,
 )
-from fedpersonal.model.lookups import skip_lookups
 from fedpersonal.model.metrics import (
     ExampleFn,
     ExampleLoss,

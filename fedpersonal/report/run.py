@@ -336,9 +336,9 @@ def _is_summary(value: Mapping[str, Any]) -> bool:
     test = value.get("test", {})
     objects = [test, value.get("privacy", {})]
     if isinstance(test, dict):
-        guesses = test.get("guesses", {})
-        objects += [guesses, test.get("before", {}), test.get("num_clients_of", {})]
-        objects += guesses.values() if isinstance(guesses, dict) else []
+        baselines = test.get("guesses", {})
+        objects += [baselines, test.get("before", {}), test.get("num_clients_of", {})]
+        objects += baselines.values() if isinstance(baselines, dict) else []
     objects.append(value.get("validation", {}))
     alone = value.get("standalone", {"epochs": 1, "metric": "", "validation": {}})
     return all(isinstance(v, dict) for v in objects) and is_passes(alone)

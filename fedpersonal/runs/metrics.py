@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpersonal.files import atomic_write, damaged, digest_with_row, report_write_errors
 from fedpersonal.runs.record import FIRST_COLUMNS, read_rows
-from fedpersonal.training.callbacks import Callback, RunState
+from fedpersonal.runs.state import Callback, RunState
 
 
 class MetricLog(Callback):

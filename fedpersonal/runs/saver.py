@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from fedpersonal.errors import UserError
 from fedpersonal.files import damaged, read_text, report_write_errors
 from fedpersonal.runs.checkpoints import Checkpoint, encode
-from fedpersonal.training.callbacks import Callback, RunState
+from fedpersonal.runs.state import Callback, RunState
 
 _ENTRIES: dict[str, type | tuple[type, ...]] = {
     "round_number": int,

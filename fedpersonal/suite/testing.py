@@ -61,10 +61,10 @@ def check_method(
         ...         return self.phase("local"), self.phase("global")
         >>> check_method(InTurn)
     """
-    from fedpersonal.runs.saved import load_run
     from fedpersonal.suite.tasks.experiment import build_experiment
     from fedpersonal.suite.tasks.find import all_tasks
     from fedpersonal.suite.tasks.running import run_experiment
+    from fedpersonal.training.loaded import load_run
 
     if not isinstance(method, type) or methods().get(method.name) is not method:
         register(method)

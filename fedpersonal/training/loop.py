@@ -19,7 +19,8 @@ from fedpersonal.runs.checkpoints import Checkpoints
 from fedpersonal.runs.folder import RunFolder
 from fedpersonal.runs.metrics import MetricLog
 from fedpersonal.runs.saver import Saver, Storage
-from fedpersonal.training.callbacks import Callback, RunState, StopIfStuck
+from fedpersonal.runs.state import Callback, RunState
+from fedpersonal.training.callbacks import StopIfStuck
 from fedpersonal.training.progress import Progress, TensorBoard
 
 

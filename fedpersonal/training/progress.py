@@ -15,7 +15,7 @@ from tensorboard.summary.writer import record_writer
 
 from fedpersonal.errors import with_count
 from fedpersonal.files import report_write_errors
-from fedpersonal.training.callbacks import Callback, RunState
+from fedpersonal.runs.state import Callback, RunState
 
 _SECONDS_A_LINE = 10.0
 _METRICS_A_SOURCE = 3

@@ -254,7 +254,7 @@ class TrainedModel(Evaluator):
             >>> summary["test"]["loss"] == results.overall()["loss"]
             True
         """
-        from fedpersonal.runs.tested import EvaluationReport, hash_labels, report_program
+        from fedpersonal.training.tested import EvaluationReport, hash_labels, report_program
 
         path = self._folder(folder)
         results = self.results(clients, support=support, start=start, baseline=baseline)
@@ -262,7 +262,14 @@ class TrainedModel(Evaluator):
         selection = {} if support is not None else {"batch_size": self.batch_size}
         about = {"test_labels": hash_labels(clients, **selection)}
         report = EvaluationReport(results, description=about)
-        report_program(path, self, report, results.baseline)
+        report_program(
+            path,
+            report,
+            results.baseline,
+            weights=self.weights,
+            method=self.algorithm.name,
+            seed=self.seed,
+        )
         return results
 
     def report(self, *, show_clients: bool = False) -> pathlib.Path:

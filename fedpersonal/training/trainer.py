@@ -39,12 +39,13 @@ from fedpersonal.optimizers import as_tff_optimizer
 from fedpersonal.runs.checkpoints import StoreCheckpoints
 from fedpersonal.runs.folder import RunFolder, derive_secret, load_or_create_secret, new_secret
 from fedpersonal.runs.kept import KeptState, Rounds, Snapshot, kept_with_weights, read_kept
+from fedpersonal.runs.state import Callback
 from fedpersonal.runs.store import LocalStateStore
 from fedpersonal.runs.validation import find_best_round
 from fedpersonal.runtime.context import check_not_forked
 from fedpersonal.tff.optimizers import build_sgdm
 from fedpersonal.training.budget import Spending
-from fedpersonal.training.callbacks import BestModel, Callback
+from fedpersonal.training.callbacks import BestModel
 from fedpersonal.training.client_sampling import ClientSampling
 from fedpersonal.training.clients import ClientsOfRound, LazyClients, describe_clients
 from fedpersonal.training.loop import run_rounds

@@ -122,7 +122,7 @@ SAID = {
         ("%, {} and {}; but on comments", films(FL), films("Global FL")),
         ("local training reaches {} %", comments("Local training")),
         ("fine-tuning {}, and shrunken rates", films(TUNED)),
-        ("rates of film and user {}", films("Shrunken rates of text and user")),
+        ("rates of film and user {}", films("Regularised rates of text and user")),
         ("holds: {}; the frozen model alone reaches {}", parts("FedPerC"), parts("Base model")),
         ("a shared embedding {};", parts(ADDED)),
         ("in place of 8, reaches {}", parts(LORA)),

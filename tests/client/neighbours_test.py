@@ -61,6 +61,7 @@ def evaluated(model, phases, clients, support=None, kept=None):
     return results.before["loss"], results.after["loss"]
 
 
+@pytest.mark.exhaustive
 def test_who_remembers_nothing_predicts_by_the_model(clients):
     before, after = evaluated(model_of(), (PHASE,), clients, clients.head(0))
     np.testing.assert_allclose(after, before, rtol=1e-6)

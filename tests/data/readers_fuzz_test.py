@@ -1,6 +1,6 @@
 """Every reader, on tables and on what is left of tables: right rows, counted rows, or one line.
 
-Each test tries 200 cases, or as many as the environment variable FEDPERSONAL_FUZZ_CASES says. What
+Each test tries 25 cases, or as many as the environment variable FEDPERSONAL_FUZZ_CASES says. What
 is right is what the modules `csv` and `json` make of the same file.
 """
 

@@ -73,6 +73,7 @@ def test_validation_and_test_share_what_is_traced(model, split, weights, monkeyp
     assert len(traced) == 2
 
 
+@pytest.mark.exhaustive(but=("2",))
 @pytest.mark.parametrize("together", [2, 0])
 def test_clients_that_have_kept_nothing_rebuild_and_all_finetune(model, split, weights, together):
     support, query = split

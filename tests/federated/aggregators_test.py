@@ -34,6 +34,7 @@ def process_of(model, algorithm, **options):
     return build_process(model, algorithm, execution=EXECUTION, server_optimizer=SGD, **options)
 
 
+@pytest.mark.exhaustive
 def test_compressed_updates_differ_by_their_quantum(draw_ratings):
     """Of 20,000 values in a table the aggregator quantises; a step is 1/255 of their range."""
     ratings = draw_ratings((11, 3, 1, 16, 6), num_items=7, seed=3)

@@ -117,6 +117,17 @@ def kept_of(model, clients):
     }
 
 
+@pytest.mark.exhaustive(
+    but=(
+        "nothing, pooled",
+        "kept, both ways",
+        "classes",
+        "neighbours",
+        "neighbours of a moved model",
+        "ditto, pulled beyond",
+        "sentences, reconstruction",
+    )
+)
 @pytest.mark.parametrize("name", EVALUATIONS)
 def test_what_clients_predict_is_that_of_plain_keras(name):
     case, model = EVALUATIONS[name], model_of(EVALUATIONS[name].model)

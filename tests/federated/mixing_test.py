@@ -79,6 +79,7 @@ def test_labels_of_a_trial_are_classes_that_there_are():
     assert 2 <= max(tried) < 4 and min(tried) == 0
 
 
+@pytest.mark.exhaustive
 def test_rounding_in_a_big_recurrent_layer_is_not_mixing():
     def build():
         layer = tf.keras.layers.LSTM(670, return_sequences=True)

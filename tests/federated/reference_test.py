@@ -409,6 +409,30 @@ def close(found, expected, name):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=3e-5, err_msg=name)
 
 
+@pytest.mark.exhaustive(
+    but=(
+        "rebuilt, shared, pooled",
+        "rebuilt without lookups",
+        "ridge, bias apart",
+        "rates that fall",
+        "rebuilt longer each round",
+        "classes, bounded",
+        "own words, pooled",
+        "owned users",
+        "scaffold, pulled",
+        "fed_dyn, bounded",
+        "offsets together, pooled",
+        "ditto, not finite",
+        "held by adam, stacked",
+        "not finite",
+        "not finite, one step each",
+        "constrained, one step",
+        "owned users, clipped",
+        "shuffled each pass, stacked",
+        "shuffled each pass, noisy, pooled",
+        "shuffled each pass, ahead",
+    )
+)
 @pytest.mark.parametrize("name", CASES)
 def test_rounds_are_those_of_plain_keras_and_numpy(name):
     case = CASES[name]
@@ -429,6 +453,7 @@ def test_rounds_are_those_of_plain_keras_and_numpy(name):
         assert np.abs(value - start[key]).max() > 1e-3, key
 
 
+@pytest.mark.exhaustive(but=("classes",))
 @pytest.mark.parametrize("name", ["rebuilt, shared, stacked", "classes"])
 def test_rounds_of_fed_recon_are_tffs(name):
     tffs()
@@ -439,6 +464,7 @@ def test_rounds_of_fed_recon_are_tffs(name):
             close(found.weights[key], value, f"round {number}: {key}")
 
 
+@pytest.mark.exhaustive
 def test_one_gradient_is_taken_where_it_may_be(monkeypatch):
     """Else its cases would show nothing."""
     case = CASES["kept, one gradient"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import pathlib
 
 import pytest
 
@@ -21,7 +22,16 @@ METHODS = methods()
 ELSEWHERE = {name for _, name in pairs_with("")} - {"fed_rep"}
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ELSEWHERE])
+def rows():
+    """Yields the methods; those with a page are exhaustive, but for one."""
+    pages = pathlib.Path(__file__).parents[2] / "docs" / "methods"
+    for name in sorted({*METHODS} - ELSEWHERE):
+        page = pages / f"{METHODS[name].__module__.rpartition('.')[2]}.md"
+        is_exhaustive = page.exists() and name != "fed_rep"
+        yield pytest.param(name, marks=[pytest.mark.exhaustive] * is_exhaustive)
+
+
+@pytest.mark.parametrize("name", rows())
 def test_a_method_keeps_its_promises(name):
     check_method(METHODS[name])
 
@@ -49,6 +59,12 @@ class Moody(fp.Method, name="moody"):
         return (self.phase(epochs=next(self.moods)),)
 
 
+@pytest.mark.exhaustive(
+    but=(
+        "Idle-AssertionError-two rounds change neither",
+        "Stepless-TrainingError-in rounds 1 to 2: .* no phase of the method takes a step",
+    )
+)
 @pytest.mark.parametrize(
     ("method", "error", "message"),
     [

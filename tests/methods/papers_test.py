@@ -279,6 +279,7 @@ def ifca_in_numpy(models, clients, rounds, mean_over):
     return models, chosen, weights.sum(0) / sizes.sum()
 
 
+@pytest.mark.exhaustive(but=("cluster",))
 @pytest.mark.parametrize("mean_over", ["cluster", "cohort"])
 def test_ifca_is_the_papers_and_finds_groups_that_contradict_each_other(mean_over):
     random, truth, counts = np.random.default_rng(0), np.array([1.0, -2.0]), [7, 9, 5, 8, 6, 4]

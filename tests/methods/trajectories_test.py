@@ -218,6 +218,15 @@ def trainer_of(method, condition):
     return Trainer(model, algorithm, DATA, **options)
 
 
+@pytest.mark.exhaustive(
+    but=(
+        "ifca-losses, uniform",
+        "scaffold-losses, clipped states, private",
+        "scaffold-poisson, zeroing",
+        "fed_dyn-drop-outs, clipping",
+        "ifca-poisson, bounded, uniform",
+    )
+)
 @pytest.mark.parametrize(("method", "condition"), ROWS)
 def test_trajectories_are_the_papers(method, condition):
     trainer = trainer_of(method, condition)
@@ -254,6 +263,7 @@ def test_trajectories_are_the_papers(method, condition):
         close(kept[name][known], np.array(own)[known])
 
 
+@pytest.mark.exhaustive(but=("scaffold",))
 @pytest.mark.parametrize("method", ["scaffold", "ifca"])
 def test_states_stay_exact_where_weights_are_quantised(method):
     trainer = trainer_of(method, *QUANTISED)

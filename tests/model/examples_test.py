@@ -294,7 +294,7 @@ def trainer(**parts):
         ),
         (
             lambda: fp.clients_from_datasets(BATCHES),
-            "takes a dataset for each client, .* single dataset",
+            "takes a dataset for each client, .* single",
         ),
         (lambda: fp.clients_from_datasets([[(X, LABELS, LABELS)]]), "'sample_weight'.*be ignored"),
         (lambda: fp.clients_from_datasets([[{"x": X, "y": X, "w": X}]]), "it has .'x', 'y', 'w'."),

@@ -150,6 +150,7 @@ def _pretrained():
     return keras_model
 
 
+@pytest.mark.exhaustive(but=("stacked",))
 @pytest.mark.parametrize("packing", ["stacked", "pooled"])
 def test_a_pretrained_body_stays_as_it_is_in_keras(pretrained, packing, make_dataset):
     """Its values are the built model's; a round of one client is a step of Keras' own fit."""

@@ -437,7 +437,7 @@ OPTIONS = [
         X,
         PAIRS,
         LOSSES.CosineSimilarity(axis=0),
-        refused="must be one number an example",
+        refused="must be one number per example",
     ),
     Case("Hinge", dense(), X, BITS, "hinge", ["hinge", "squared_hinge"]),
     Case("CategoricalHinge", dense(3), X, ONE_HOT, "categorical_hinge", ["categorical_hinge"]),

@@ -38,6 +38,28 @@ def groups():
 
 
 GROUPS = {case.name: i for i, group in enumerate(groups()) for case in group}
+# One case of each way to compute losses, masks, metrics, weights and constraints; layers that stand
+# side by side, and refusals, run as well.
+USUAL = {
+    *(
+        "reduction sum",
+        "mask_zero",
+        "ignore_class",
+        "sparse labels (batch, 1)",
+        "function of a batch",
+    ),
+    *("captured variable in a loss", "custom gradient", "metrics of two classes", "momentum"),
+    *("weighted_metrics", "set_weights in a builder", "tied weights", "constraint, pooled"),
+    *("bias constraint", "loss added by a layer", "regularizers", "frozen batch normalization"),
+    *("function that compares examples", "operations", "BinaryFocalCrossentropy"),
+    *("compiled without a loss", "inputs of a dict", "pretrained part in a builder"),
+}
+
+
+def row(case):
+    """Returns the row of a case, which is marked where it is none of the usual ones."""
+    is_usual = case.refused is not None or case.name in {*GROUPS} | USUAL
+    return pytest.param(case, marks=[] if is_usual else pytest.mark.exhaustive, id=case.name)
 
 
 @functools.cache
@@ -50,7 +72,7 @@ def failure(number):
     return None
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@pytest.mark.parametrize("case", map(row, CASES))
 def test_round_equals_fit_or_model_is_refused(case):
     """Layers are trained side by side; alone where one of them fails."""
     if case.name not in GROUPS or failure(GROUPS[case.name]):
@@ -65,9 +87,10 @@ def test_layers_side_by_side_equal_fit(number):
 
 def test_names_are_distinct_and_known():
     names = {case.name for case in CASES}
-    assert len(names) == len(CASES) and names >= EVALUATED
+    assert len(names) == len(CASES) and names >= EVALUATED | USUAL
 
 
+@pytest.mark.exhaustive(but=("reduction sum",))
 @pytest.mark.parametrize("name", ["mask_zero", "reduction sum"])
 def test_clients_of_different_sizes_average_what_each_fits(name):
     """A stack has padding, which is in no batch's loss; an audit agrees."""

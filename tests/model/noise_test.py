@@ -77,6 +77,7 @@ def augmented():
     return tf.keras.Model({"x": x}, LAYERS.Dense(1)(LAYERS.Flatten()(images)))
 
 
+@pytest.mark.exhaustive(but=("recurrent",))
 @pytest.mark.parametrize("build", [recurrent, augmented])
 def test_layers_draw_by_examples_seeds(build):
     model = PartitionedModel(build)

@@ -13,6 +13,7 @@ import sys
 
 import numpy as np
 import pandas as pd
+import pytest
 import tensorflow as tf
 
 import fedpersonal as fp
@@ -114,6 +115,7 @@ def test_each_public_method_is_called():
     assert public(fp.LoadedRun) == set(LOADED)
 
 
+@pytest.mark.exhaustive
 def test_each_can_be_the_first_call_of_a_process(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trainer = fp.Trainer(train=DATA.subset([0, 1, 2, 3]), batch_size=4, **make_pieces())

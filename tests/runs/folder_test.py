@@ -304,6 +304,7 @@ def _others_open():
         other.stdin.close()
 
 
+@pytest.mark.exhaustive
 def test_others_may_open_a_folder_once_all_have_closed_it(tmp_path, others_open):
     before = os.listdir("/proc/self/fd")
     refused = f"Another process is running in {tmp_path}; wait or end it."

@@ -8,7 +8,7 @@ import pytest
 from fedpersonal.errors import UserError
 from fedpersonal.runs.folder import RunFolder
 from fedpersonal.runs.metrics import MetricLog
-from fedpersonal.training.callbacks import RunState
+from fedpersonal.runs.state import RunState
 
 
 def _rows(path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import fedpersonal as fp
@@ -40,6 +41,7 @@ def train(folder, model, dataset, *, total_rounds):
         return kept, evaluate(state.global_model_weights.trainable, kept)
 
 
+@pytest.mark.exhaustive
 def test_furl_by_public_pieces(tmp_path, make_dataset):
     """Each client has a taste of its own, which nobody else can tell."""
     random = np.random.default_rng(3)

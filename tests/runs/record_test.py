@@ -10,7 +10,7 @@ import pytest
 from fedpersonal.errors import UserError
 from fedpersonal.runs.folder import RunFolder
 from fedpersonal.runs.metrics import MetricLog
-from fedpersonal.training.callbacks import RunState
+from fedpersonal.runs.state import RunState
 
 ROWS = [
     {"client": "007", "num_examples": 3, "rmse_after": 0.1},

@@ -6,7 +6,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.runs.checkpoints import Checkpoint
 from fedpersonal.runs.folder import RunFolder
 from fedpersonal.runs.saver import Saver
-from fedpersonal.training.callbacks import Callback, RunState
+from fedpersonal.runs.state import Callback, RunState
 
 
 class Counter(Callback):

@@ -214,7 +214,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(path, store):
     store._connection.execute(f"PRAGMA max_page_count = {pages}")
     many = {"a": row(9), "b": row(9), **{f"client{i}": row(9) for i in range(1000)}}
     with pytest.raises(
-        UserError, match=f"^local state store {path}: the disk is full, .*make room"
+        UserError, match=f"^local state store {path}: the disk is full, .*free space"
     ):
         store.commit(many, SavedRun(2, b"two"))
     assert store.num_clients == 2
@@ -253,6 +253,7 @@ def refused(function, *arguments):
 """
 
 
+@pytest.mark.exhaustive
 def test_a_limit_on_files_is_one_line_and_loses_nothing(path, store):
     store.close()
     # In a process of its own, as the limit holds for all files.
@@ -276,6 +277,7 @@ store.commit({{"b": {row(2)!r}}}, SavedRun(1, b"one"))
         assert_intact(again)
 
 
+@pytest.mark.exhaustive
 def test_a_store_is_one_process_only(path, store):
     store.close()
     program = f"""
@@ -306,6 +308,7 @@ sys.stdin.read()
         again.commit({}, SavedRun(3, b""))
 
 
+@pytest.mark.exhaustive
 def test_a_folder_that_is_read_only_is_one_line():
     # Everybody must get at the folder, as the program gives up the rights of root.
     with tempfile.TemporaryDirectory() as folder:
@@ -336,7 +339,7 @@ print(refused(LocalStateStore.open, {path!r}, USER))
             "and be writable."
         ), finished.stderr
         assert others == [
-            f"local state store {folder}/{name}.sqlite: it cannot be written to; see to the "
+            f"local state store {folder}/{name}.sqlite: it cannot be written to; check the "
             "permissions of the file and its folder."
             for name in ("writable", "local_state")
         ]

@@ -48,6 +48,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.exhaustive(but=("Keras 3",))
 @pytest.mark.parametrize(
     ("program", "said"),
     [

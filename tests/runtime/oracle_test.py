@@ -342,6 +342,7 @@ print(child.name(), child.pid, flush=True)
 """
 
 
+@pytest.mark.exhaustive
 def test_its_child_ends_with_the_program_and_a_line_tells_what_it_opens(run_program, tmp_path):
     output, errors, status = run_program("-c", _PROGRAM, cwd=tmp_path)
     name, pid = output.split()

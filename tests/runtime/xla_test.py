@@ -72,6 +72,7 @@ def test_what_xla_refuses_runs_as_it_is_and_says_so_once(caplog):
     assert ["XLA does not compile" in record.message for record in caplog.records] == [True]
 
 
+@pytest.mark.exhaustive(but=("idle0",))
 @pytest.mark.parametrize("idle", [{"epochs": 0}, {"max_steps": 0}])
 def test_a_phase_of_no_steps_compiles_and_moves_nothing(idle, caplog):
     sgd = tf.keras.optimizers.SGD(0.1)

@@ -10,8 +10,9 @@ import pytest
 
 from fedpersonal.errors import UserError
 from fedpersonal.runs.folder import RunFolder
+from fedpersonal.runs.state import Callback
 from fedpersonal.training import loop
-from fedpersonal.training.callbacks import BestModel, Callback, EarlyStopping
+from fedpersonal.training.callbacks import BestModel, EarlyStopping
 
 
 class Process:

@@ -16,8 +16,8 @@ import pytest
 
 from fedpersonal.errors import UserError
 from fedpersonal.runs import folder as run_folder
+from fedpersonal.runs.state import RunState
 from fedpersonal.training import loop
-from fedpersonal.training.callbacks import RunState
 from fedpersonal.training.progress import Progress
 
 State = collections.namedtuple("State", ["weights", "rounds"])
@@ -343,6 +343,7 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
     )
 
 
+@pytest.mark.exhaustive
 def test_a_disk_that_fills_is_one_line(tmp_path):
     """As a limit on the size of files, in a process of its own, since it holds for all files."""
     program = f"""

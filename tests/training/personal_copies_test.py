@@ -62,6 +62,7 @@ def test_a_client_predicts_with_its_copy(run, clients, tmp_path):
     assert (table["loss_after"] < table["loss_before"])[:4].all()
 
 
+@pytest.mark.exhaustive
 def test_the_folder_opens_again(run, clients):
     folder, algorithm, trained = run
     expected = trained.overall(clients)

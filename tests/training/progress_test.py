@@ -5,7 +5,7 @@ import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
 from fedpersonal.runs.folder import RunFolder
-from fedpersonal.training.callbacks import RunState
+from fedpersonal.runs.state import RunState
 from fedpersonal.training.progress import Progress, TensorBoard
 
 

@@ -124,6 +124,7 @@ def squared_error(predictions, labels):
     return float(np.mean((predictions - labels) ** 2))
 
 
+@pytest.mark.exhaustive(but=("frozen-kept",))
 @pytest.mark.parametrize(
     ("kind", "local_state"),
     [
@@ -175,6 +176,7 @@ def test_what_is_kept_may_be_rebuilt_or_brought_up_to_date(trained_of, start):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.exhaustive(but=("c0-functional", "None-frozen", "None-sequential"))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("client", ["c0", None])
 def test_keras_and_a_saved_model_predict_the_same(trained_of, kind, client, tmp_path):
@@ -265,6 +267,7 @@ def test_clients_may_come_in_any_order(trained_of):
         )
 
 
+@pytest.mark.exhaustive(but=("rebuilt",))
 @pytest.mark.parametrize("local_state", ["kept", "rebuilt"])
 def test_finetuning_moves_a_copy_of_the_whole_model(trained_of, local_state):
     trained, data = trained_of("functional", local_state)
@@ -304,7 +307,7 @@ def test_mistakes_are_named(trained_of):
         trained.evaluate(data, start="fresh")
     with pytest.raises(fp.UserError, match="support has no client 'c2'; its 2 clients are 'c0'"):
         trained.evaluate(data, support=data.subset([0, 1]))
-    with pytest.raises(fp.UserError, match="support has 8 clients; say which one"):
+    with pytest.raises(fp.UserError, match="support has 8 clients; choose one"):
         trained.predict(features, support=data)
     with pytest.raises(fp.UserError, match="lack the model's input 'item'; got .'x'."):
         trained.predict({"x": features["x"]})

@@ -100,6 +100,7 @@ def trainer_of(model, ratings, aggregator, **options):
     return fp.Trainer(model, algorithm, ratings, aggregator=aggregator, **asked)
 
 
+@pytest.mark.exhaustive(but=("mean", "three_bits"))
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_bytes_are_those_of_what_the_aggregator_sends(model, ratings, name):
     make, of_update, besides = AGGREGATORS[name]
@@ -121,6 +122,7 @@ def test_the_run_counts_them(model, ratings, tmp_path):
     assert sum(sent) == up < 0.3 * down
 
 
+@pytest.mark.exhaustive
 def test_the_mean_has_no_columns(model, ratings, tmp_path):
     trainer_of(model, ratings, None).fit(rounds=1, folder=tmp_path, progress=False).close()
     assert not [name for name in fp.RunFolder.read(tmp_path).metrics if "bytes" in name]
@@ -147,6 +149,7 @@ def test_what_the_aggregator_measures_is_told(model, ratings, tmp_path):
     assert 0 < metrics[name][0] <= 3 * DIM * 16
 
 
+@pytest.mark.exhaustive
 def test_what_depends_on_values_is_not_guessed(model, ratings, tmp_path):
     trainer = trainer_of(model, ratings, sparse())
     assert total_bytes(trainer.crossings, "aggregate") is None

@@ -47,6 +47,9 @@ def test_a_round_of_nobody_has_no_loss_and_is_not_the_best(dense_model, tmp_path
     trainer.fit(rounds=9, **options).close()
 
 
+@pytest.mark.exhaustive(
+    but=("losses0-round 2 (1.0000); in the last round, 3, it is 0.5000 worse: fit(best=",)
+)
 @pytest.mark.parametrize(
     ("losses", "line"),
     [
@@ -64,6 +67,7 @@ def test_a_program_says_which_round_validated_best(dense_model, capfd, losses, l
     assert not line or f"validation loss was best in {line}" in said[0]
 
 
+@pytest.mark.exhaustive(but=("updates",))
 @pytest.mark.parametrize("rate", [1e12, 3e38], ids=["updates", "weights"])
 def test_a_program_is_told_of_divergence_at_once_and_in_a_line(tmp_path, rate):
     layers = [tf.keras.Input([2], name="x"), tf.keras.layers.Dense(1)]
@@ -85,6 +89,7 @@ def test_a_program_is_told_of_divergence_at_once_and_in_a_line(tmp_path, rate):
     assert not (tmp_path / "model.json").exists()
 
 
+@pytest.mark.exhaustive
 def test_whose_updates_are_left_out_is_said_once(dense_model, capfd):
     options = {"clients_per_round": 12, "shards": 2}
     data = clients(1, 4, 7, 8)
@@ -102,6 +107,7 @@ def test_whose_updates_are_left_out_is_said_once(dense_model, capfd):
     assert "left out: look" in capfd.readouterr().err
 
 
+@pytest.mark.exhaustive(but=("pooled",))
 @pytest.mark.parametrize("packing", ["stacked", "pooled"])
 def test_clients_without_examples_change_nothing(dense_model, packing):
     some, options = without_examples(10, 11), {"clients_per_round": 12, "packing": packing}
@@ -137,6 +143,7 @@ def test_training_without_any_example_is_refused(dense_model, tmp_path):
         few.fit(rounds=rounds, folder=tmp_path, progress=False)
 
 
+@pytest.mark.exhaustive
 def test_batches_are_no_larger_than_a_client(dense_model):
     data, weights, losses = clients(), [], []
     more = fp.ClientDataset(["a"], [0, 48], data.features, data.labels)

@@ -100,6 +100,7 @@ def test_a_run_is_that_of_the_clients_that_report(model, data, tmp_path):
     assert (columns[["num_dropped_before", "num_dropped_after", "num_late"]].sum() > 0).all()
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_to_the_same_bits(model, data, tmp_path):
     asked = fp.Participation(**ASKED, lost_clients_keep=True)
     straight = outcome(trainer_of(model, data, participation=asked), data, tmp_path / "straight")
@@ -112,6 +113,7 @@ def test_a_run_goes_on_to_the_same_bits(model, data, tmp_path):
         outcome(trainer_of(model, data, participation=other), data, tmp_path / "stopped")
 
 
+@pytest.mark.exhaustive(but=("kept-2",))
 @pytest.mark.parametrize("local_steps", [None, 2])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_many_clients_a_shard_are_one_client_a_shard(model, data, tmp_path, algorithm, local_steps):
@@ -155,6 +157,7 @@ def test_lost_clients_keep_what_they_have_trained_where_asked(model, data, tmp_p
     assert np.flatnonzero(results[False]["known"]).tolist() == sorted(reported)
 
 
+@pytest.mark.exhaustive
 def test_a_round_without_reports_is_one_of_no_update(model, data, tmp_path):
     """Momentum waits, too, however clients are packed."""
     asked = fp.Participation(lost_update_rate=0.8)
@@ -201,6 +204,7 @@ def test_a_private_run_counts_all_that_are_drawn(model, data):
         fp.Trainer(model, algorithm, data, participation=fp.Participation(**ASKED), **options)
 
 
+@pytest.mark.exhaustive
 def test_a_private_sum_of_those_that_report_is_divided_by_those_expected(model, data, tmp_path):
     """In one shard and in several: of clients clipped nowhere, without noise."""
     algorithm = fp.furl(client_optimizer=SGD, weighting="uniform")

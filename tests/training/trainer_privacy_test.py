@@ -59,6 +59,7 @@ def measured_epsilon(trainer, guesses):
     return math.log((right - trainer.budget.delta) / wrong)
 
 
+@pytest.mark.exhaustive
 def test_no_attack_beats_the_epsilon_told():
     """With a public seed anybody knows who was drawn: nothing is gained by sampling."""
     public, secret = map(attacked_trainer, ("seeded", "secret"))
@@ -130,7 +131,7 @@ def test_a_secret_is_kept_for_its_owner_until_the_run_has_ended(dense_model, dat
     assert_same(stopped, fit(other, folders[2]), same=False)
     assert not any((folder / "privacy_secret.json").exists() for folder in folders)
     page = (folders[0] / "report.html").read_text(encoding="utf-8")
-    assert "epsilon (draw secret)" in page and "epsilon if the draw were known" in page
+    assert "epsilon (secret sampling)" in page and "epsilon if sampling were public" in page
     fit(other, folders[0], rounds=5)  # More rounds have another secret.
     assert not secret.exists()
 
@@ -146,6 +147,7 @@ def test_nobody_is_told_who_was_drawn_in_secret(dense_model, data):
         secret_trainer(dense_model(), data).attended_rounds(1)
 
 
+@pytest.mark.exhaustive(but=("poisson",))
 @pytest.mark.parametrize("sampling", ["fixed", "poisson"])
 def test_both_epsilons_are_told(dense_model, data, sampling):
     """A known draw costs what the client who was drawn most often spends, dropped out or not."""

@@ -37,6 +37,7 @@ def weights_of(trainer, rounds=3, **options):
         return np.concatenate([np.ravel(value) for value in trained.weights.values()])
 
 
+@pytest.mark.exhaustive(but=("epochs",))
 @pytest.mark.parametrize("shuffle", WHEN)
 def test_weights_are_those_of_keras_on_examples_in_that_order(shuffle, data):
     keras_model = tf.keras.Sequential([tf.keras.Input([2], name="x"), tf.keras.layers.Dense(1)])
@@ -72,6 +73,7 @@ def test_runs_of_a_seed_are_equal_however_clients_are_executed(dense_model, data
     np.testing.assert_allclose(weights_of(other), expected, 1e-5, 1e-6)
 
 
+@pytest.mark.exhaustive
 def test_two_seeds_differ_by_the_order_alone(data):
     """All clients take part, from the same weights."""
     layer = tf.keras.layers.Dense(1, kernel_initializer="zeros")

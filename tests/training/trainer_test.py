@@ -75,6 +75,7 @@ def test_a_run_goes_on_to_the_same_bits(trainer, data, tmp_path):
         assert_equal(contents(trained, data), expected)
 
 
+@pytest.mark.exhaustive(but=("rebuilt",))
 def test_clients_of_an_older_round_are_not_shown(trainer, data, tmp_path):
     """They were evaluated before the run went on: no page has them, until they are again."""
 
@@ -94,6 +95,7 @@ def test_clients_of_an_older_round_are_not_shown(trainer, data, tmp_path):
         assert has_clients()
 
 
+@pytest.mark.exhaustive(but=("kept",))
 def test_what_is_printed_is_a_line(trainer, data):
     some = data.subset([10, 11])
     with fit(trainer, 1) as trained:
@@ -146,6 +148,7 @@ def test_a_run_without_a_folder_leaves_none(trainer, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.exhaustive(but=("kept",))
 def test_a_folder_is_of_one_data_set_and_one_way_to_train(trainer, data, tmp_path):
     fit(trainer, 1, folder=tmp_path).close()
     parts = trainer.model, trainer.algorithm
@@ -159,6 +162,7 @@ def test_a_folder_is_of_one_data_set_and_one_way_to_train(trainer, data, tmp_pat
         fit(other, folder=tmp_path)
 
 
+@pytest.mark.exhaustive(but=("kept",))
 def test_data_that_were_changed_are_refused_part_by_part(trainer, data, tmp_path):
     fit(trainer, 1, folder=tmp_path / "run").close()
     own = fp.RunFolder.open(tmp_path / "own", {})  # It says nothing of the data.
@@ -188,6 +192,7 @@ def test_data_that_were_changed_are_refused_part_by_part(trainer, data, tmp_path
     )
 
 
+@pytest.mark.exhaustive(but=("kept",))
 def test_a_run_of_another_model_is_one_line(trainer, dense_model, data, tmp_path):
     fit(trainer, 1, folder=tmp_path).close()
     wider = dense_model(units=4, metrics=["RootMeanSquaredError"])
@@ -202,6 +207,7 @@ def test_a_run_of_another_model_is_one_line(trainer, dense_model, data, tmp_path
     assert "\n" not in said
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_with_what_it_was_trained_with_alone(model, dense_model, data, tmp_path):
     """What is described is compared; `description_test` has all that there is."""
 
@@ -267,6 +273,7 @@ def _losses():
     return {1: 3.0, 2: 1.0, 3: 4.0, 4: 5.0, 5: 2.0, 6: 2.5}
 
 
+@pytest.mark.exhaustive(but=("kept-max-4", "rebuilt-min-2"))
 @pytest.mark.parametrize(("mode", "best_round"), [("min", 2), ("max", 4)])
 def test_the_best_model_is_that_of_its_round(trainer, data, losses, mode, best_round, tmp_path):
     seen = {}
@@ -348,6 +355,7 @@ def test_the_server_takes_keras_optimizers(model, data):
         )
 
 
+@pytest.mark.exhaustive
 def test_an_aggregator_with_bytes_in_its_state_goes_on(model, data, tmp_path):
     """That of differential privacy names its mechanism."""
     tffs = pytest.importorskip("tensorflow_federated")
@@ -367,6 +375,7 @@ def test_an_aggregator_with_bytes_in_its_state_goes_on(model, data, tmp_path):
 DROPPING = fp.Participation(dropout_rate=0.5, lost_update_rate=0.4, lost_clients_keep=True)
 
 
+@pytest.mark.exhaustive(but=("{'local_steps': 2}",))
 @pytest.mark.parametrize("options", [{}, {"local_steps": 2}, {"participation": DROPPING}], ids=str)
 def test_those_drawn_are_counted(model, data, options):
     trainer = fp.Trainer(model, ALGORITHMS["kept"], data, clients_per_round=3, seed=4, **options)
@@ -397,6 +406,7 @@ def private_trainer(model, data, **options):
     return fp.Trainer(model, algorithm, data, **{**defaults, **options})
 
 
+@pytest.mark.exhaustive
 def test_a_private_run_that_goes_on_accounts_once(model, data, tmp_path):
     trainer = private_trainer(model, data)
     assert trainer.budget == fp.PrivacyBudget(12, 4, "poisson", 0.5, 12**-1.1)

@@ -38,6 +38,7 @@ def make_trainer(data, rate=0.1):
     return fp.Trainer(model, algorithm, data, clients_per_round=3, batch_size=4)
 
 
+@pytest.mark.exhaustive
 def test_threads_train_what_one_after_another_does(data, not_compiled):
     """While a thread builds models for a trainer, others build and compile theirs."""
 
@@ -103,6 +104,7 @@ def test_a_fork_is_refused_and_does_not_hang(data, not_compiled):
         child.join()
 
 
+@pytest.mark.exhaustive
 def test_fit_leaves_no_file_open(data, not_compiled, tmp_path):
     trainer = make_trainer(data)
     before = None

@@ -50,8 +50,8 @@ _STACKS = {
 # The modules that describe the data of commands.
 _DATA = {
     "movielens": "fedpersonal.suite.readers.movielens",
-    "stackoverflow": "fedpersonal.suite.tasks.next_word.data",
-    "reddit": "fedpersonal.suite.tasks.labels.task",
+    "stackoverflow": "fedpersonal.suite.tasks.next_word.options",
+    "reddit": "fedpersonal.suite.tasks.labels.options",
     "tv_shows": "fedpersonal.suite.tasks.utterances.source",
 }
 

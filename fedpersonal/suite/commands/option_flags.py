@@ -15,7 +15,7 @@ from fedpersonal import former
 from fedpersonal.errors import UserError, did_you_mean
 from fedpersonal.options import Declaration, Options, Value
 from fedpersonal.suite import PRESETS, ROOT
-from fedpersonal.suite.commands.command import DATA_COMMANDS
+from fedpersonal.suite.commands.subcommands import DATA_COMMANDS
 
 # Flags belong to the program that calls `define`, not to this module.
 flags.disclaim_key_flags()

@@ -14,7 +14,7 @@ from typing import Any
 from absl import flags
 
 from fedpersonal.options import Declaration
-from fedpersonal.suite.commands.command import DATA_COMMANDS, DataCommand
+from fedpersonal.suite.commands.subcommands import DATA_COMMANDS, DataCommand
 
 _MOST_COLUMNS = 100
 _INDENT = 24

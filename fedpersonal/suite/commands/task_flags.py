@@ -9,7 +9,7 @@ from absl import flags
 from fedpersonal.errors import UserError
 from fedpersonal.options import Options, Value
 from fedpersonal.suite.commands import option_flags
-from fedpersonal.suite.commands.command import DATA_COMMANDS
+from fedpersonal.suite.commands.subcommands import DATA_COMMANDS
 from fedpersonal.suite.tasks.find import all_tasks, find_task
 from fedpersonal.suite.tasks.task import Task
 

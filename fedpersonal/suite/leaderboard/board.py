@@ -256,9 +256,9 @@ def tune(run: Job) -> None:
 
 def test(run: Job) -> None:
     """Trains and tests a run, or records that it diverges; then tests other starts of clients."""
-    from fedpersonal.runs.saved import load_run
-    from fedpersonal.runs.tested import summarize
     from fedpersonal.suite.tasks.running import run_experiment
+    from fedpersonal.training.loaded import load_run
+    from fedpersonal.training.tested import summarize
 
     experiment, opened = open_job(run)
     starts: dict[str, Any] = {}

@@ -57,9 +57,9 @@ def test_base_model(job: Job, experiment: Experiment, trained: TrainedModel) -> 
 
     See `evaluate_base_model`.
     """
-    from fedpersonal.runs.tested import test_summary
     from fedpersonal.suite.models.pretraining import NOTES
     from fedpersonal.suite.tasks.utterances.models import evaluate_base_model
+    from fedpersonal.training.tested import test_summary
 
     data = experiment.data
     results = evaluate_base_model(

@@ -205,8 +205,8 @@ def open_job(
 
 def _run(job: Job, about: Mapping[str, Any] | None) -> None:
     from fedpersonal.report.page import write_report
-    from fedpersonal.runs.saved import load_run
     from fedpersonal.suite.tasks.running import run_experiment
+    from fedpersonal.training.loaded import load_run
 
     experiment, opened = open_job(job, about)
     with opened as folder:
@@ -226,8 +226,8 @@ def _test(
     job: Job, experiment: Experiment, trained: TrainedModel, folder: RunFolder
 ) -> dict[str, Any]:
     """Tests another method's trained model by the method of a job; returns the summary."""
-    from fedpersonal.runs.tested import write_test
     from fedpersonal.suite.tasks.running import with_client_facts
+    from fedpersonal.training.tested import write_test
 
     task, options, trainer = job.task, job.options, job.trainer
     built = task.build(task.sizes(experiment.data), options)

@@ -105,7 +105,7 @@ def run(request: Reproduction) -> Report:
 def untrained(job: Job, experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
     """Returns a summary of initial weights, instead of trained ones, and of baselines."""
     from fedpersonal.evaluation.baselines import overall_metrics
-    from fedpersonal.runs.tested import summarize
+    from fedpersonal.training.tested import summarize
 
     with experiment.trainer.untrained() as initial:
         test = summarize(job.task.test(experiment, initial))

@@ -16,10 +16,10 @@ from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.runs.kept import kept_in_parts
-from fedpersonal.runs.tested import hash_labels
 from fedpersonal.suite.tasks.options import RunOptions
 from fedpersonal.suite.tasks.task import Data
 from fedpersonal.training.clients import LazyClients
+from fedpersonal.training.tested import hash_labels
 from fedpersonal.training.trained import TrainedModel
 
 # Local state is an outlier if its norm exceeds the median client's by this factor.

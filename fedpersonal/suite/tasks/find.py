@@ -66,7 +66,9 @@ def import_task(name: str, others: Sequence[str]) -> Task:
         ) from error
     task = getattr(module, "TASK", None)
     if not isinstance(task, Task):
-        raise UserError(f"the module {name} has no TASK, an instance of a class of fp.Task.")
+        raise UserError(
+            f"the module {name} has no TASK, an instance of a subclass of fedpersonal.suite.Task."
+        )
     # A module may also register methods for a task of the library.
     task.module = name
     return task

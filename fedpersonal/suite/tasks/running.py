@@ -17,13 +17,13 @@ from fedpersonal.federated.boundary import as_table
 from fedpersonal.runs.folder import RunFolder
 from fedpersonal.runs.record import read_num_shards
 from fedpersonal.runs.saved import save_model
-from fedpersonal.runs.tested import EvaluationReport, report_run, test_summary
 from fedpersonal.runs.validation import find_best_round
 from fedpersonal.suite.tasks.checks import attendance_summary, count_outliers
 from fedpersonal.suite.tasks.experiment import Experiment, build_experiment
 from fedpersonal.suite.tasks.standalone import EPOCHS
 from fedpersonal.suite.tasks.task import DataT, EvaluationSet, OptionsT, SourceT, Task
 from fedpersonal.training.callbacks import EarlyStopping
+from fedpersonal.training.tested import EvaluationReport, report_run, test_summary
 from fedpersonal.training.trained import TrainedModel
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import pathlib
 import re
 import sys
@@ -25,9 +26,9 @@ from fedpersonal.errors import UserError
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import Layers, Method, methods
 from fedpersonal.options import Options, Value, join, option
-from fedpersonal.runs.tested import EvaluationReport
 from fedpersonal.suite.tasks.figures import metrics_text, population_text
 from fedpersonal.suite.tasks.options import RunOptions
+from fedpersonal.training.tested import EvaluationReport
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.baselines import Baseline
@@ -220,10 +221,8 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         return spec.name if spec else pathlib.Path(str(main.__file__)).stem
 
     def __reduce__(self):
-        from fedpersonal.suite.tasks.find import find_task
-
         # A task has no state, and its class of options cannot be pickled.
-        return find_task, (self.module,)
+        return _import_task, (self.module,)
 
     def check(self, options: OptionsT) -> None:
         """Raises a `UserError` if options contradict each other."""
@@ -482,6 +481,10 @@ class Task(Generic[OptionsT, SourceT, DataT]):
             f"{population_text(test, self.client)}, {test['num_examples']:,} {self.examples}: "
             f"{metrics_text(test, self.metrics, self.client)}"
         ]
+
+
+def _import_task(module: str) -> Task:
+    return importlib.import_module(module).TASK
 
 
 def _unfit_methods(task: Task, names: Collection[str]) -> tuple[tuple[str, str], ...]:

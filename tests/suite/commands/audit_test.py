@@ -26,6 +26,7 @@ def _ran(run_commands, tmp_path_factory):
     return dict(zip(COMMANDS, ran)), folder
 
 
+@pytest.mark.exhaustive
 def test_a_task_that_holds(ran):
     (output, errors, status), folder = ran[0]["furl"], ran[1]
     assert status == 0, errors
@@ -70,6 +71,7 @@ launch.run(audit.main)
 """
 
 
+@pytest.mark.exhaustive
 def test_a_leak_is_status_1(ran, run_program):
     output, errors, status = run_program("-c", _LEAK, *_FURL, "--method=furl", cwd=ran[1])
     assert status == 1, errors

@@ -146,6 +146,7 @@ def test_a_process_that_ends_between_two_calls_is_told():
         run_calls(calls, jobs=1, ended=lambda *_: time.sleep(2), calls_a_process=2)
 
 
+@pytest.mark.exhaustive
 def test_a_child_alone_prints_here_and_hands_its_mistakes_on(tmp_path, capfd):
     run_in_child(os.mkdir, str(tmp_path / "made"))
     assert (tmp_path / "made").is_dir()

@@ -16,9 +16,9 @@ import time
 
 import pytest
 
-from fedpersonal.suite.commands import command
+from fedpersonal.suite.commands import command, subcommands
 
-NAMES = [name for group in command.SUBCOMMANDS.values() for name in group]
+NAMES = [name for group in subcommands.SUBCOMMANDS.values() for name in group]
 # It is no program of users.
 WITHOUT = {
     "command",
@@ -32,7 +32,7 @@ WITHOUT = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_subcommand_has_a_module(name):
-    own = command.DATA_COMMANDS.get(name)
+    own = subcommands.DATA_COMMANDS.get(name)
     assert importlib.util.find_spec(f"experiments.{own.task if own else name}") is not None
 
 
@@ -55,7 +55,7 @@ def test_help_comes_at_once_and_lists_everything(arguments, run_program, tmp_pat
     listed = re.findall(r"^  (\w+) +\w", output, re.MULTILINE)
     assert listed == NAMES
     assert [line[:-1] for line in output.splitlines() if line.endswith(":")] == [
-        *command.SUBCOMMANDS
+        *subcommands.SUBCOMMANDS
     ]
 
 

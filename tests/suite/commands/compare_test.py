@@ -31,7 +31,7 @@ def test_a_page_and_its_rows_are_written_and_mistakes_are_one_line(
         "error: a comparison needs at least 2 run folders, not 0.": [],
         "the methods have no seed in common": ["fed_avg_1", "fed_recon_2"],
         "has no metric 'auc'; it has rmse.": [*runs, "--metric=auc"],
-        "give a file that ends in .html.": [*runs, "--output=x.pdf"],
+        "name a file that ends in .html.": [*runs, "--output=x.pdf"],
     }
     commands = [["compare", *arguments] for arguments in mistakes.values()]
     files = sorted(tmp_path.iterdir())
@@ -84,6 +84,7 @@ def _tested(tmp_path_factory, dense_model, not_compiled):
     return folder
 
 
+@pytest.mark.exhaustive
 def test_runs_of_programs_are_grouped_by_seed_and_named(tested, run_commands):
     """The difference is that of clients' values, by NumPy."""
     commands = [

@@ -24,6 +24,7 @@ data of reddit, data of tv_shows, runtime local, runtime ray
 """
 
 
+@pytest.mark.exhaustive
 def test_all_checks_of_this_machine(run_program, tmp_path):
     output, errors, status = run_program("-m", "experiments.doctor", cwd=tmp_path)
     *lines, last = output.splitlines()
@@ -48,7 +49,7 @@ def test_without_packages_there_are_lines_and_no_traceback(run_program, tmp_path
     output, errors, status = run_program("-S", "-c", program, cwd=tmp_path)
     assert (len(output.splitlines()), errors, status) == (12, "", 1)
     assert "failed   packages: ModuleNotFoundError" in output and "type: make install" in output
-    assert "failed   runtime local: Python was ended with status 1: ModuleNotFound" in output
+    assert "failed   runtime local: Python ended with status 1: ModuleNotFound" in output
 
 
 def test_ctrl_c_ends_all_of_it_at_once(start_program, tmp_path):
@@ -73,9 +74,9 @@ def test_a_mistake_is_one_line(run_program, tmp_path):
 @pytest.mark.parametrize(
     ("ending", "what", "advice"),
     [
-        ("import time; time.sleep(600)", "it hangs: no answer within 1 s", ""),
-        ("import os; os.kill(os.getpid(), 4)", "was ended by signal SIGILL: the reason", "AVX"),
-        ("import os; os._exit(3)", "Python was ended with status 3: the reason", ""),
+        ("import time; time.sleep(600)", "it hangs: no result within 1 s", ""),
+        ("import os; os.kill(os.getpid(), 4)", "Python ended by signal SIGILL: the reason", "AVX"),
+        ("import os; os._exit(3)", "Python ended with status 3: the reason", ""),
     ],
 )
 def test_what_ends_the_computing_process_is_found(monkeypatch, ending, what, advice):
@@ -83,7 +84,7 @@ def test_what_ends_the_computing_process_is_found(monkeypatch, ending, what, adv
     monkeypatch.setattr(doctor, "_PYTHON", [sys.executable, "-c", program])
     monkeypatch.setattr(doctor, "_SECONDS_TO_COMPUTE", 1.0)
     finding = doctor.check_computing("local")
-    assert finding.status == FAILED and what in finding.what and advice in finding.advice
+    assert finding.status == FAILED and what in finding.description and advice in finding.advice
 
 
 @pytest.mark.parametrize("error", [ImportError("no\n x"), SystemExit("no\n x")])
@@ -135,7 +136,7 @@ def test_packages(tmp_path, monkeypatch, installed, status, what, module, script
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name == module or None)
     finding = doctor.check_packages()
     wanted = what.replace("STACK", stack).replace("LOCK", lock)
-    assert finding.status == status and finding.what.startswith(wanted)
+    assert finding.status == status and finding.description.startswith(wanted)
 
 
 @pytest.mark.parametrize("names", [names for _, *names in doctor._STACKS.values()])
@@ -179,13 +180,13 @@ def test_memory(monkeypatch, free, status, what):
     monkeypatch.setattr(memory, "free_bytes", lambda: int(free))
     monkeypatch.setattr(processors, "count_processors", lambda: 4)
     finding = doctor.check_memory()
-    assert finding.status == status and finding.what.startswith(what)
+    assert finding.status == status and finding.description.startswith(what)
 
 
 def test_folders(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     finding = doctor.check_folder(str(tmp_path / "file" / "results"))
-    assert finding.status == FAILED and "Not a directory" in finding.what
+    assert finding.status == FAILED and "Not a directory" in finding.description
     for free, status in ((1 * GB, OK), (GB // 100, FAILED)):
         usage = types.SimpleNamespace(free=free)
         monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path, usage=usage: usage)
@@ -197,7 +198,7 @@ def test_folders(tmp_path, monkeypatch):
         raise FileNotFoundError(2, "No usable temporary directory found")
 
     monkeypatch.setattr(tempfile, "gettempdir", nowhere)
-    assert "No usable" in doctor.check_folder(None).what
+    assert "No usable" in doctor.check_folder(None).description
 
 
 @pytest.mark.parametrize("command", sorted(doctor._DATA))
@@ -205,10 +206,10 @@ def test_data_that_are_there_or_not(tmp_path, command):
     def check(folder):
         return doctor.check_data(doctor._DATA[command], str(folder))
 
-    assert "is not a folder" in check(tmp_path / "none").what
+    assert "is not a folder" in check(tmp_path / "none").description
     finding = check(tmp_path)
     assert finding.status == WARNING
-    path = pathlib.Path(tmp_path, finding.what.split(" has no ")[1].split(" or ")[0])
+    path = pathlib.Path(tmp_path, finding.description.split(" has no ")[1].split(" or ")[0])
     path.parent.mkdir(exist_ok=True)
     path.touch()
     assert check(tmp_path).advice == "get the file again"

@@ -242,12 +242,13 @@ def test_what_ends_before_the_first_round_has_begun_nothing(tmp_path, capsys, er
     if has_rounds:
         folder.metrics_csv.write_text("")
     with pytest.raises((KeyboardInterrupt, SystemExit, ValueError)):
-        with launch._nothing_begun(folder):
+        with launch._reporting_early_end(folder):
             raise error
     says = error is not ValueError and not has_rounds
     assert capsys.readouterr().err == "Stopped before the first round.\n" * says
 
 
+@pytest.mark.exhaustive(but=("15-143",))
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_saves_the_run_and_says_how_to_go_on(start, tmp_path, number, status):
     toy = textwrap.dedent(

@@ -148,15 +148,15 @@ FLAGS = [
         "--num_users is 9, which has no effect on TFF's Stack Overflow: leave it out",
     ),
     # Sweeps; `alone` is without the flags of a task.
-    ("sweep alone", "", "--grid is missing; give --grid=...: "),
-    ("generate alone", "", "--user is missing; give --user=...: Whose embedding"),
-    ("sweep alone", "--grid=seed=1", "give one task, such as --task=ratings: "),
+    ("sweep alone", "", "--grid is missing; pass --grid=...: "),
+    ("generate alone", "", "--user is missing; pass --user=...: The user, whose"),
+    ("sweep alone", "--grid=seed=1", "name one task, such as --task=ratings: "),
     ("sweep alone", "movies --grid=seed=1", "there is no task 'movies', and no module of this "),
     ("sweep alone", "movielens --grid=rate=1", "--grid: 'rate' is no option that can be chosen"),
-    ("sweep alone", "movielens --grid=seed=1,2", "--grid: --seeds says how many seeds"),
+    ("sweep alone", "movielens --grid=seed=1,2", "--grid: use --seeds for the number"),
     ("sweep alone", "movielens --grid=l2=1 --seed=3", "--seed is no flag; did you mean --seeds?"),
     ("sweep alone", "movielens --grid=l2=1 --text_file=x", "--text_file is no option of movielens"),
-    ("sweep alone", "movielens --grid=l2=0..1", "--grid: l2 has a range, from which --random=N"),
+    ("sweep alone", "movielens --grid=l2=0..1", "--grid: l2 has a range, which needs --random=N"),
     # The leaderboard.
     ("leaderboard alone", "--size=large", "one of <quick|full>"),
     (
@@ -172,7 +172,7 @@ FLAGS = [
     ("leaderboard alone", "--joined=a.json --seeds=2", "--joined runs nothing: leave --seeds out"),
     ("leaderboard alone", "--settings=absent.json", "--settings=absent.json: there is no such"),
     # Other commands.
-    ("audit alone", "--method=furl", "give one task, such as --task=ratings: "),
+    ("audit alone", "--method=furl", "name one task, such as --task=ratings: "),
     ("audit alone", "--task movies", "there is no task 'movies', and no module of this name; did "),
     ("ablation alone", "--task=json", "the module json has no TASK"),
     ("audit alone", "--task=movielens --text_file=x", "--text_file is no option of --task=mov"),
@@ -276,6 +276,10 @@ def _folder(tmp_path_factory, tiny_base):
     return folder
 
 
+# Every third row is usually tried: neighbours in a table are alike.
+_SHARES = pytest.mark.parametrize("every", [3, 1])
+
+
 def _check(table, folder, run_commands, modules):
     there = set(folder.rglob("*"))
     commands = []
@@ -296,16 +300,20 @@ def _check(table, folder, run_commands, modules):
     assert new <= {"cache", "frozen"}
 
 
-def test_mistakes_in_flags_and_data_show_before_tensorflow_is_imported(folder, run_commands):
+@pytest.mark.exhaustive(but=("3",))
+@_SHARES
+def test_mistakes_in_flags_and_data_show_before_tensorflow_is_imported(folder, run_commands, every):
     for name in ("tensorflow", "tensorflow_federated", "tensorflow_datasets", "transformers"):
         (folder / f"{name}.py").write_text(f"raise RuntimeError('{name} is imported')\n")
     try:
-        _check(FLAGS, folder, run_commands, ["fedpersonal.suite.tasks.task"])
+        _check(FLAGS[::every], folder, run_commands, ["fedpersonal.suite.tasks.task"])
     finally:
         for path in folder.glob("t*.py"):
             path.unlink()
 
 
-def test_mistakes_that_show_later(folder, run_commands):
+@pytest.mark.exhaustive(but=("3",))
+@_SHARES
+def test_mistakes_that_show_later(folder, run_commands, every):
     modules = ["fedpersonal.suite.tasks.experiment", "fedpersonal.suite.tasks.utterances.models"]
-    _check(LATER, folder, run_commands, [*modules, "fedpersonal.suite.leaderboard.page"])
+    _check(LATER[::every], folder, run_commands, [*modules, "fedpersonal.suite.leaderboard.page"])

@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from fedpersonal.errors import UserError
+from fedpersonal.files import read_json
 from fedpersonal.runs.folder import RunFolder
 from fedpersonal.suite.tasks.find import find_task
 
@@ -57,11 +58,32 @@ def _folder(tmp_path_factory):
     return folder
 
 
-def test_commands_take_an_own_task_by_its_module(folder, run_program, run_commands):
+@pytest.fixture(name="sweep", scope="module")
+def _sweep(folder, run_program):
+    """What a sweep of the task prints."""
     grid = ["--grid=hidden_dim=4,8", "--seeds=1", "--jobs=1", "--output_dir=out"]
     asked = ["-m", "experiments.sweep", MODULE, *grid, "--nocompile"]
     output, errors, status = run_program(*asked, cwd=folder)
     assert (errors, status) == ("", 0)
+    return output
+
+
+def test_a_sweep_takes_an_own_task_by_its_module(folder, sweep):
+    runs = {size: folder / "out" / f"hidden_dim={size}" / "seed_0" for size in ("4", "8")}
+    validated = {
+        size: read_json(path / "validation.json", checked=True) for size, path in runs.items()
+    }
+    assert not any(one["diverged"] for one in validated.values())
+    (line,) = re.findall("^    python -m (.*)$", sweep, re.MULTILINE)
+    (chosen,) = re.findall(r"hidden_dim=(\d)", line)
+    assert chosen == min(runs, key=lambda size: validated[size]["metrics"]["loss"])
+    options = RunFolder.read(runs[chosen]).config["options"]
+    assert (options["task"], options["method"]) == (MODULE, "turns")
+
+
+@pytest.mark.exhaustive
+def test_commands_take_an_own_task_by_its_module(folder, sweep, run_commands):
+    output = sweep
     (line,) = re.findall("^    python -m (.*)$", output, re.MULTILINE)
     runs = ["out/hidden_dim=4/seed_0", "out/hidden_dim=8/seed_0"]
     commands = [
@@ -122,5 +144,5 @@ def test_an_own_task_is_an_entry_of_the_leaderboard_at_its_defaults(importable, 
     method = task.methods["fed_rep"]
     assert entry.values(QUICK, method, {}) == {"method": "fed_rep"}
     monkeypatch.setattr(type(task), "metrics", ("cosiness",))
-    with pytest.raises(UserError, match="not known whether less or more of cosiness is better"):
+    with pytest.raises(UserError, match="unknown whether lower or higher cosiness is better"):
         user_entry("examples.own_task")

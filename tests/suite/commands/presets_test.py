@@ -276,6 +276,7 @@ def look_at_everything(task, options_class, all_values, patch):
                 experiment_run.run_experiment(built, folder)
 
 
+@pytest.mark.exhaustive(but=("movielens", "reddit"))
 @pytest.mark.parametrize("name", TASKS)
 def test_every_option_is_read_by_something(name, values_of, monkeypatch):
     task = TASKS[name]

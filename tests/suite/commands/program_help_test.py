@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from fedpersonal.suite.commands.command import DATA_COMMANDS
+from fedpersonal.suite.commands.subcommands import DATA_COMMANDS
 from fedpersonal.suite.tasks.find import all_tasks
 
 _FLAG = re.compile(r"^  --(?:\[no\])?(\w+)", re.MULTILINE)
@@ -24,6 +24,7 @@ def _shown_help(run_program, tmp_path):
     return run
 
 
+@pytest.mark.exhaustive(but=("tv_shows",))
 @pytest.mark.parametrize("binary", sorted(all_tasks()))
 def test_help_shows_flags_that_matter_and_helpfull_every_option_once(binary, shown_help):
     output = shown_help(binary, "--help")
@@ -44,6 +45,7 @@ def test_help_shows_flags_that_matter_and_helpfull_every_option_once(binary, sho
     assert len(groups) == len(set(groups)) > 10 and groups[-1] == "Every program:"
 
 
+@pytest.mark.exhaustive(but=("ratings",))
 @pytest.mark.parametrize("name", DATA_COMMANDS)
 def test_help_of_a_command_for_own_data_begins_with_the_table(name, run_program, tmp_path):
     output, errors, status = run_program("-m", "fedpersonal", name, "--help", cwd=tmp_path)

@@ -22,7 +22,7 @@ def test_pages_are_written_and_mistakes_are_one_line(tmp_path, make_run, run_com
     shown, *mistakes = run_commands(commands[1:], modules=[], cwd=tmp_path)
     assert shown[2] == 0
     assert "somebody 11" in (run / "report.html").read_text()
-    told = ["give the folder", "has no config.json", "has not ended", "has no config.json"]
+    told = ["name the folder", "has no config.json", "has not ended", "has no config.json"]
     for (output, errors, status), text in zip(mistakes, [*told, "nonsense"]):
         assert (output, status) == ("", 2)
         assert text in errors

@@ -64,6 +64,7 @@ def curve(folder, rate, seed):
     return pd.read_csv(path, float_precision="round_trip")
 
 
+@pytest.mark.exhaustive
 def test_the_same_command_goes_on_and_does_nothing_twice(killed, done):
     folder, output = done
     before = killed[1]
@@ -79,6 +80,7 @@ def test_the_same_command_goes_on_and_does_nothing_twice(killed, done):
             assert len(rounds) == 300 or read_json(path, checked=True)["diverged"]
 
 
+@pytest.mark.exhaustive
 def test_the_best_on_validation_clients_is_chosen_and_it_alone_is_tested(done):
     folder, output = done
 
@@ -120,6 +122,7 @@ def test_the_best_on_validation_clients_is_chosen_and_it_alone_is_tested(done):
             assert row.test_rmse == summary["test"]["rmse"]
 
 
+@pytest.mark.exhaustive
 def test_a_finished_sweep_is_only_read_and_its_chosen_command_repeats_a_run(done, run_commands):
     folder, _ = done
     page = (folder / "out/sweep.md").read_text()

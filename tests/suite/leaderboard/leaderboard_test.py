@@ -66,6 +66,7 @@ def _folder(tmp_path_factory):
     return folder, done
 
 
+@pytest.mark.exhaustive
 def test_a_killed_table_goes_on_and_ends_with_the_same_figures(folder):
     folder, done = folder
     assert 1 <= len(done) < 4
@@ -78,6 +79,7 @@ def test_a_killed_table_goes_on_and_ends_with_the_same_figures(folder):
     assert made[0] == made[1]
 
 
+@pytest.mark.exhaustive
 def test_cells_are_what_the_runs_have_found(folder):
     out = folder[0] / "killed"
     content = read_json(out / "leaderboard.json")
@@ -111,6 +113,7 @@ def test_cells_are_what_the_runs_have_found(folder):
     assert text.count("<tr data-kind=") == 3 * 3
 
 
+@pytest.mark.exhaustive
 def test_tables_of_single_tasks_join_to_that_of_all(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(folder[0])
     whole, paths = tiny_board.board(folder[0] / "killed"), []
@@ -150,6 +153,7 @@ def test_tables_of_single_tasks_join_to_that_of_all(folder, tmp_path, monkeypatc
             join_tables([path])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("why", "place", "tasks"), [("diverged", 2.0, 2), ("refused", None, 1)])
 def test_who_diverges_is_last_and_who_does_not_do_a_task_has_no_rank(
     folder, monkeypatch, why, place, tasks
@@ -258,6 +262,7 @@ def test_who_is_worse_off_is_counted_among_clients_with_examples():
     assert table._share_worse(RANKING, ours.clients, others.clients) == pytest.approx(1 / 4)
 
 
+@pytest.mark.exhaustive(but=("ratings",))
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 def test_each_method_of_each_task_has_a_setting_and_the_same_budget(entry):
     where = {DATA: "folder", MOVIELENS: "folder"}
@@ -372,7 +377,7 @@ def test_the_best_on_validation_clients_is_found_and_kept(tmp_path, monkeypatch)
     key = ("ratings", "furl")
     old = {**kept, key: dataclasses.replace(kept[key], setting={"rate": 1.0})}
     write_settings(tmp_path / SETTINGS, QUICK, old)
-    with pytest.raises(UserError, match="furl on ratings name rate, which is no option any more"):
+    with pytest.raises(UserError, match="furl on ratings have rate, which is no option any more"):
         _ = tiny_board.board(tmp_path).trials
 
 
@@ -380,10 +385,10 @@ def test_runs_beside_other_guesses_make_no_table():
     def tested(*names):
         return _Tested([], [{"rmse": 1.0, "guesses": {name: {"rmse": 1.0} for name in names}}])
 
-    cell = table._guess_cell(RATINGS, {"a": tested("one", "two"), "b": tested("one", "two")})
+    cell = table._baseline_cell(RATINGS, {"a": tested("one", "two"), "b": tested("one", "two")})
     assert cell["ratings"].value.mean == 1.0
-    with pytest.raises(UserError, match=r"Runs of ratings were tested beside other guesses"):
-        table._guess_cell(RATINGS, {"a": tested("one", "two"), "b": tested("one")})
+    with pytest.raises(UserError, match=r"Runs of ratings have different baselines"):
+        table._baseline_cell(RATINGS, {"a": tested("one", "two"), "b": tested("one")})
 
 
 def test_advice_names_the_best_its_ties_and_what_moves_least():

@@ -69,6 +69,7 @@ CASES = {
 }
 
 
+@pytest.mark.exhaustive(but=("characters-2-False",))
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("user_dim", [2, None, 0])
 @pytest.mark.parametrize("encoder", CASES, ids=["characters", "words"])

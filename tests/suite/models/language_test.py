@@ -202,6 +202,16 @@ def parts_of(base, name, matrices, values, row, vectors):
     return parts
 
 
+@pytest.mark.exhaustive(
+    but=(
+        "rolora-all",
+        "personal_layer_prefix-qkv",
+        "feddpa-qkv",
+        "fedperc-qkv",
+        "split_learning-qkv",
+        "ffa_lora-all",
+    )
+)
 @pytest.mark.parametrize(("name", "matrices"), [*ADAPTED, *OTHERS])
 def test_logits_are_those_of_numpy_and_all_parts_learn(tiny_base, build, features, name, matrices):
     model = build(name, matrices)
@@ -217,6 +227,7 @@ def test_logits_are_those_of_numpy_and_all_parts_learn(tiny_base, build, feature
     assert all(np.abs(gradient).max() > 1e-4 for gradient in gradients.values())
 
 
+@pytest.mark.exhaustive(but=("lora_bias-all", "fedperc_generated-qkv"))
 @pytest.mark.parametrize(("name", "matrices"), [*ADAPTED, *OTHERS, GENERATED])
 def test_untrained_the_logits_are_the_bases(tiny_base, build, features, name, matrices):
     model = build(name, matrices, length=1)

@@ -61,6 +61,7 @@ def outputs_and_gradients(layer, inputs, weights, mask, upstream, *, training=Tr
     return [tensor.numpy() for tensor in run()]
 
 
+@pytest.mark.exhaustive(but=("one-arbitrary-False", "one-none-True"))
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
     ("pair", "mask"), [*(("one", mask) for mask in MASKS), ("two", "none"), ("two", "trailing")]
@@ -95,6 +96,7 @@ def test_weights_start_as_keras_own():
     np.testing.assert_array_equal(bias, theirs.get_weights()[2])
 
 
+@pytest.mark.exhaustive
 def test_clients_weights_are_vectorised():
     """As stacked execution does: many weights forward inside, the gradient of all outside."""
     clients, mask = 3, MASKS["arbitrary"]

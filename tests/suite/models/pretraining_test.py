@@ -106,6 +106,7 @@ def test_a_batch_takes_windows_wherever_they_begin(result, record):
     assert {row[0] for row in rows} == set(stream)
 
 
+@pytest.mark.exhaustive
 def test_an_interrupted_training_goes_on_to_the_same_bits(result, record, tmp_path, capsys):
     random.seed(7)
     np.random.seed(7)
@@ -161,6 +162,7 @@ def test_other_trainings_have_other_files(tmp_path, monkeypatch):
     assert files[0] == files[1] and len({*files}) == 5
 
 
+@pytest.mark.exhaustive
 def test_few_tokens_are_one_window():
     few = trained(["a b", "c"], steps=1)[2]
     assert few.num_texts == 1 and few.num_tokens < 12
@@ -210,14 +212,15 @@ COMMANDS = [
     ({"steps": 4}, _MORE, "models/base holds a run with other settings: steps was 3 and is now 4."),
     ({"text_file": None}, [], "--text_file: name at least one table of texts."),
     ({"text_column": "body"}, [], "there is no column 'body'; the columns are user, text; say by"),
-    ({"leave_out_users": "u7"}, [], "--leave_out_users: no text is of 'u7'."),
-    ({"output_dir": "full"}, [], "full holds something else than a base model of this program"),
+    ({"leave_out_users": "u7"}, [], "--leave_out_users: 'u7' has no texts."),
+    ({"output_dir": "full"}, [], "full has files, but no base model of this program"),
     ({"output_dir": "lines.csv"}, [], "lines.csv"),
     ({"learning_rate": "0"}, [], "learning_rate must be a finite number > 0, got 0.0"),
     ({"dim": 15}, [], "dim=15 is not a multiple of num_heads=2"),
 ]
 
 
+@pytest.mark.exhaustive
 def test_the_command_makes_a_model_once_and_says_mistakes_in_a_line(tmp_path, run_commands):
     lines = ["user,text"] + [f"u{i % 3},the cat no {i}" for i in range(30)] + ["u0, "]
     (tmp_path / "lines.csv").write_text("\n".join(lines) + "\n")

@@ -162,6 +162,7 @@ def _losses(x):
     return sum_cross_entropy(tf.ones(tf.shape(x)[:2], tf.int32), x)
 
 
+@pytest.mark.exhaustive(but=("loss",))
 @pytest.mark.parametrize("kind", ["own", "lstm", "loss"])
 def test_a_graph_is_freed_with_its_function(kind):
     function = {"own": _tripled(custom_gradient), "lstm": LSTM(2), "loss": _losses}[kind]

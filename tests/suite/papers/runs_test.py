@@ -67,6 +67,7 @@ def _table1(few_ratings, tmp_path_factory):
     return asked, trained
 
 
+@pytest.mark.exhaustive
 def test_a_stopped_table_goes_on_and_trainings_are_shared(table1):
     asked, trained = table1
     # Both seeds' ratings are split by time, then at random.
@@ -91,6 +92,7 @@ def test_a_stopped_table_goes_on_and_trainings_are_shared(table1):
         assert np.sqrt(total) == pytest.approx(shared["test"]["rmse"], rel=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_a_shared_training_gives_what_an_own_one_does(table1, tmp_path):
     """Fine-tuning after a training of its own, to the bit."""
     asked, _ = table1
@@ -103,6 +105,7 @@ def test_a_shared_training_gives_what_an_own_one_does(table1, tmp_path):
     assert own[0].summary["test"] == summary_of(shared)["test"]
 
 
+@pytest.mark.exhaustive
 def test_what_is_done_is_only_read_and_other_options_are_refused(table1, monkeypatch, capsys):
     asked, _ = table1
     page = (asked.output_dir / "table1.md").read_text()
@@ -120,6 +123,7 @@ def test_what_is_done_is_only_read_and_other_options_are_refused(table1, monkeyp
         jobs.check_folders(asked.jobs(ratings.TASK, other, "fedavg_fine-tuning_seen_users"))
 
 
+@pytest.mark.exhaustive
 def test_models_with_other_variables_share_no_training(table1):
     """Such as an embedding of users, of documents, that only one of two methods has."""
     asked, _ = table1
@@ -150,6 +154,7 @@ def test_methods_that_train_differently_share_no_training():
     assert [own.trained_by is first for (own,) in others] == [False] * 6 + [True, True]
 
 
+@pytest.mark.exhaustive
 def test_the_initial_model_is_tested_beside_the_guesses(few_ratings, tmp_path):
     given = {"ratings_file": few_ratings, "embedding_dim": 2, "clients_per_round": 4}
     given["compile"] = False
@@ -165,8 +170,10 @@ def test_the_initial_model_is_tested_beside_the_guesses(few_ratings, tmp_path):
     for name, summary in ((UNTRAINED, initial), (CLIPPED, clipped)):
         assert cells[name]["RMSE"]["values"] == [summary["test"]["rmse"]]
         for guess, found in summary["test"]["guesses"].items():
-            if f"Guess: {guess}" in cells:
-                assert cells[f"Guess: {guess}"]["RMSE"]["values"] == [pytest.approx(found["rmse"])]
+            if f"Baseline: {guess}" in cells:
+                assert cells[f"Baseline: {guess}"]["RMSE"]["values"] == [
+                    pytest.approx(found["rmse"])
+                ]
     assert initial["test"]["guesses"] == clipped["test"]["guesses"] != {}
     assert len(cells) == 2 + 6
 
@@ -182,6 +189,7 @@ def _parts(tmp_path_factory, few_utterances):
         yield asked, fedperc.parts(asked).write(folder)
 
 
+@pytest.mark.exhaustive
 def test_parts_are_those_of_the_runs(parts, tiny_base):
     asked, page = parts
     folder = asked.output_dir
@@ -205,6 +213,7 @@ def test_parts_are_those_of_the_runs(parts, tiny_base):
 _NAMES = ("personal_bias", "fedperc")
 
 
+@pytest.mark.exhaustive
 def test_new_lines_are_those_that_are_not_among_the_texts_for_training(parts):
     asked, page = parts
     options = fedperc.TASK.options(**asked.values(fedperc.TASK, "tv_shows_{}"))
@@ -227,13 +236,14 @@ def test_new_lines_are_those_that_are_not_among_the_texts_for_training(parts):
     assert f"{100 * found['repeated']:.1f} % of all test utterances are repeated" in page
 
 
+@pytest.mark.exhaustive
 def test_what_tables_measure_after_a_training(parts):
     """The base by itself is the guess; own embeddings those trained; a pass takes some time."""
     asked, _ = parts
     own = asked.jobs(fedperc.TASK, fedperc_data.FEDPERC_ROW, "fedperc", evaluate_on="seen")
     experiment, folder = jobs.open_job(own[0])
     folder.close()
-    from fedpersonal.runs.saved import load_run
+    from fedpersonal.training.loaded import load_run
 
     summary = summary_of(own[0].path)
     with load_run(own[0].path).trained as trained:

@@ -39,7 +39,7 @@ def test_the_spread_is_over_seeds():
 def test_a_run_of_another_version_is_named():
     job = types.SimpleNamespace(path="runs/old", summary={"test": {"guesses": {"a": {"auc": 0.7}}}})
     assert over_seeds([job], "test", "guesses", "a", "auc", scale=100).mean == 70.0
-    with pytest.raises(UserError, match="runs/old: its summary has no 'b': another version"):
+    with pytest.raises(UserError, match="runs/old: its summary has no 'b', since another version"):
         over_seeds([job], "test", "guesses", "b", "auc")
 
 

@@ -55,8 +55,8 @@ def test_blanks_and_a_last_semicolon_do_not_matter():
 
 
 MISTAKES = {
-    "": "it names no option",
-    ";": "it names no option",
+    "": "it has no option",
+    ";": "it has no option",
     "rate": "'rate' has no values; write it as name=value,value",
     "rate=": "'rate=' has no values",
     "=1": "'' is no option that can be chosen",
@@ -73,15 +73,15 @@ MISTAKES = {
     "layers=3+x": "--layers is 3,x; each must be a whole number",
     "kind=c": "--kind is c; it must be one of a, b",
     "bias=yes": "--bias is yes; it must be true or false",
-    "rate=1..": "rate has '1..'; a range is low..high, and alone",
-    "rate=1..2,3": "rate has '1..2,3'; a range is low..high, and alone",
-    "rate=1..2..3": "rate has '1..2..3'; a range is low..high, and alone",
-    "rate=log:2": "rate has 'log:2'; a range is low..high, and alone",
+    "rate=1..": "rate has '1..'; a range is low..high, without others",
+    "rate=1..2,3": "rate has '1..2,3'; a range is low..high, without others",
+    "rate=1..2..3": "rate has '1..2..3'; a range is low..high, without others",
+    "rate=log:2": "rate has 'log:2'; a range is low..high, without others",
     "rate=2..1": "rate=2..1: the first number must be below the second",
     "rate=1..1": "the first number must be below the second",
     "limit=none..4": "limit=none..4: the first number must be below the second",
     "rate=1..200": "--rate is 200.0; it must be a finite number",
-    "seed=log:0..4": "seed=log:0..4: logarithms are of numbers above 0",
+    "seed=log:0..4": "seed=log:0..4: logarithms need numbers above 0",
     "kind=a..b": "--kind is a..b; it must be one of a, b",
 }
 
@@ -140,5 +140,5 @@ def test_all_of_a_small_grid_can_be_drawn_and_no_more():
     assert sorted(map(str, found)) == sorted(
         str({"units": units, "kind": kind}) for units in (1, 2, 3) for kind in "ab"
     )
-    with pytest.raises(UserError, match="--random=7: --grid has too few settings, 6 were found"):
+    with pytest.raises(UserError, match="--random=7: --grid has only 6 settings"):
         sample_settings(grid, 7, seed=0)

@@ -10,10 +10,10 @@ import numpy as np
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.model.metrics import Metric
-from fedpersonal.runs.tested import test_summary as summarize_test
 from fedpersonal.suite.tasks.checks import attendance_summary, check_clients, count_outliers
 from fedpersonal.suite.tasks.figures import before_and_after
 from fedpersonal.suite.tasks.task import Data, EvaluationSet
+from fedpersonal.training.tested import test_summary as summarize_test
 
 
 def _results(losses, num_examples):

@@ -23,10 +23,10 @@ from fedpersonal.optimizers import build_server_optimizer
 from fedpersonal.report.run import read_run
 from fedpersonal.runs.description import describe
 from fedpersonal.runs.record import RunRecord
-from fedpersonal.runs.saved import load_run
 from fedpersonal.suite.tasks.find import all_tasks
 from fedpersonal.suite.tasks.utterances.methods import METHODS as UTTERANCE_METHODS
 from fedpersonal.suite.testing import check_equal
+from fedpersonal.training.loaded import load_run
 
 TASKS = all_tasks()
 # What the tests of a task run or build; `benchmarks.tiny` has what is run here.
@@ -91,6 +91,7 @@ def test_runs_of_any_seed_with_one_split_seed_test_the_same(tiny, task):
         assert other.options.seed == 100
 
 
+@pytest.mark.exhaustive(but=("movielens", "reddit", "tv_shows", "digits"))
 @pytest.mark.parametrize("task", TASKS)
 def test_validation_tells_the_first_metric_of_a_task_by_which_sweeps_choose(tiny, task):
     finished = run(tiny, task, None)
@@ -107,12 +108,14 @@ def test_validation_tells_the_first_metric_of_a_task_by_which_sweeps_choose(tiny
         assert lower_is_better(name) is not None, name
 
 
+@pytest.mark.exhaustive(but=("movielens", "reddit", "tv_shows", "digits"))
 @pytest.mark.parametrize("task", TASKS)
 def test_a_run_opens_again(tiny, task):
     """What a run has written down is checked by `tiny` itself."""
     check_that_it_opens_again(run(tiny, task, None))
 
 
+@pytest.mark.exhaustive(but=("digits-knn_per",))
 @pytest.mark.parametrize(("task", "name"), RUN[len(TASKS) :])
 def test_a_run_of_a_method_opens_again(tiny, task, name):
     check_that_it_opens_again(run(tiny, task, name))
@@ -137,6 +140,7 @@ def check_that_it_opens_again(finished):
             equal_bits(kept, expected.kept)
 
 
+@pytest.mark.exhaustive(but=("movielens-None", "tv_shows-None"))
 @pytest.mark.parametrize(
     ("task", "name"), [("movielens", None), ("tv_shows", None), ("reddit", "apfl")]
 )
@@ -158,6 +162,7 @@ def test_the_seed_fixes_a_run_that_ctrl_c_stops(tiny, task, name, tmp_path):
     assert any((trained.weights[name] != value).any() for name, value in initial.items())
 
 
+@pytest.mark.exhaustive(but=("movielens", "reddit"))
 @pytest.mark.parametrize("task", TASKS)
 def test_no_two_places_of_the_code_draw_from_the_same_stream(tiny, task, monkeypatch):
     """Data and the clients of rounds, of which each draws for itself."""
@@ -178,6 +183,7 @@ def test_no_two_places_of_the_code_draw_from_the_same_stream(tiny, task, monkeyp
     assert [key for key, callers in places.items() if len(callers) > 1] == []
 
 
+@pytest.mark.exhaustive(but=("movielens",))
 @pytest.mark.parametrize("task", ["movielens", "tv_shows"])
 def test_shards_of_one_client_lead_to_the_same(tiny, task, tmp_path):
     packed = run(tiny, task, None)
@@ -198,6 +204,7 @@ def _after_a_round(tiny, tmp_path_factory):
     return after_a_round
 
 
+@pytest.mark.exhaustive
 def test_fed_prox_without_its_term_is_fed_avg(after_a_round):
     average = after_a_round("movielens", "fed_avg")
     equal_bits(after_a_round("movielens", "fed_prox", proximal=0.0), average)
@@ -205,6 +212,7 @@ def test_fed_prox_without_its_term_is_fed_avg(after_a_round):
     assert any((held[name] != value).any() for name, value in average.items())
 
 
+@pytest.mark.exhaustive
 def test_fed_sim_and_fed_alt_are_other_methods_on_any_layers(tiny, after_a_round):
     for name in ("fed_sim", "fed_per"):
         equal_bits(after_a_round("movielens", name), after_a_round("movielens", "furl"))
@@ -216,6 +224,7 @@ def test_fed_sim_and_fed_alt_are_other_methods_on_any_layers(tiny, after_a_round
     assert {variable.layer for variable in model.local_variables} == set(layers)
 
 
+@pytest.mark.exhaustive(but=("fed_yogi-yogi",))
 @pytest.mark.parametrize(("name", "optimizer"), [("fed_yogi", "yogi"), ("fed_adam", "adam")])
 def test_an_adaptive_server_takes_the_average_for_a_gradient(tiny, after_a_round, name, optimizer):
     average = after_a_round("movielens", "fed_avg")
@@ -229,28 +238,31 @@ def test_an_adaptive_server_takes_the_average_for_a_gradient(tiny, after_a_round
         np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-5)
 
 
-def test_fed_babu_never_trains_its_head(tiny):
-    finished = run(tiny, "reddit", "fed_babu")
-    weights = finished.trained.weights
-    for name, initial in finished.experiment.trainer.untrained().weights.items():
+def test_fed_babu_never_trains_its_head(tiny, after_a_round):
+    weights = after_a_round("reddit", "fed_babu")
+    for name, initial in built(tiny, "reddit", "fed_babu").trainer.untrained().weights.items():
         assert (weights[name] == initial).all() == name.startswith("logits/"), name
 
 
-def test_fine_tuning_alone_tells_a_method_from_another(tiny, after_a_round):
-    """They train alike, and differ in what a client moves before it predicts."""
-    for name, moved in (
+@pytest.mark.exhaustive(but=("embedding_finetuning-None",))
+@pytest.mark.parametrize(
+    ("name", "moved"),
+    [
         ("fed_avg_finetuning", "all"),
         ("embedding_finetuning", None),
         ("scaffold_finetuning", "all"),
         ("fed_dyn_finetuning", "all"),
-    ):
-        alone = methods()[name].same_rounds_as
-        equal_bits(after_a_round("movielens", name), after_a_round("movielens", alone))
-        experiment = built(tiny, "movielens", name)
-        (phase,) = experiment.evaluator.finetuning
-        assert phase.variables == (moved or experiment.layers.embedding) != ()
-        none = experiment.options.replace(finetuning_epochs=0, reconstruction_epochs=0)
-        assert experiment.method.finetuning(none, experiment.layers) == ()
+    ],
+)
+def test_fine_tuning_alone_distinguishes_methods(tiny, after_a_round, name, moved):
+    """They train alike, and differ in what a client moves before it predicts."""
+    alone = methods()[name].same_rounds_as
+    equal_bits(after_a_round("movielens", name), after_a_round("movielens", alone))
+    experiment = built(tiny, "movielens", name)
+    (phase,) = experiment.evaluator.finetuning
+    assert phase.variables == (moved or experiment.layers.embedding) != ()
+    none = experiment.options.replace(finetuning_epochs=0, reconstruction_epochs=0)
+    assert experiment.method.finetuning(none, experiment.layers) == ()
 
 
 def test_a_run_with_neighbours_predicts_as_it_was_evaluated(tiny, after_a_round):
@@ -273,6 +285,7 @@ def test_a_run_with_neighbours_predicts_as_it_was_evaluated(tiny, after_a_round)
             loaded.to_keras(client, support=part.support)
 
 
+@pytest.mark.exhaustive(but=("movielens-ditto",))
 @pytest.mark.parametrize(
     ("task", "name"),
     [
@@ -291,6 +304,7 @@ def test_copies_leave_the_shared_model_as_it_is_without_them(after_a_round, task
     assert found.keys() > average.keys()
 
 
+@pytest.mark.exhaustive
 def test_mr_mtl_sends_the_mean_of_what_clients_keep(tiny, after_a_round):
     found = after_a_round("reddit", "mr_mtl", weighting="uniform")
     copies = {name: value for name, value in found.items() if name.startswith("kept ")}
@@ -300,13 +314,18 @@ def test_mr_mtl_sends_the_mean_of_what_clients_keep(tiny, after_a_round):
         np.testing.assert_allclose(shared, value.mean(0), rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def test_reptile_goes_a_part_of_the_way_of_fed_avg_and_then_steps_alike(tiny, after_a_round):
+@pytest.mark.exhaustive
+def test_reptile_goes_a_part_of_the_way_of_fed_avg(tiny, after_a_round):
     ends = after_a_round("movielens", "fed_avg", weighting="uniform")
     found = after_a_round("movielens", "reptile", weighting="uniform", server_learning_rate=0.25)
-    experiment = built(tiny, "movielens", "reptile", client_learning_rate=0.07)
+    experiment = built(tiny, "movielens", "reptile")
     for name, start in experiment.trainer.untrained().weights.items():
         expected = start + 0.25 * (ends[name] - start)
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_reptile_settles_its_server_and_steps_alike_before_predictions(tiny):
+    experiment = built(tiny, "movielens", "reptile", client_learning_rate=0.07)
     task = TASKS["movielens"]
     assert task.with_defaults(task.options(method="reptile")).server_learning_rate == 0.5
     adam = task.options(method="reptile", server_optimizer="adam")
@@ -315,6 +334,7 @@ def test_reptile_goes_a_part_of_the_way_of_fed_avg_and_then_steps_alike(tiny, af
     assert before.optimizer.__dict__ == phase.optimizer.__dict__
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_remembers_goes_on_by_the_share_of_clients(tiny, after_a_round):
     # What the server remembers is a sum over clients, whatever they weigh in the mean.
     average = after_a_round("movielens", "fed_avg", weighting="uniform")
@@ -329,6 +349,7 @@ def test_a_server_that_remembers_goes_on_by_the_share_of_clients(tiny, after_a_r
         np.testing.assert_allclose(found[key], expected, rtol=1e-4, atol=1e-6, err_msg=key)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["per_fed_avg", "pfedme"])
 def test_a_look_ahead_keeps_nothing_and_fine_tunes(tiny, after_a_round, name):
     found, average = (after_a_round("movielens", other) for other in (name, "fed_avg"))
@@ -340,6 +361,7 @@ def test_a_look_ahead_keeps_nothing_and_fine_tunes(tiny, after_a_round, name):
     assert phase.proximal == (experiment.options.envelope if name == "pfedme" else 0.0)
 
 
+@pytest.mark.exhaustive
 def test_a_client_without_a_copy_trains_one_by_the_same_pull(tiny):
     """Users of movielens rebuild their row first, which is not copied; then it moves with them."""
     finished = run(tiny, "movielens", "ditto", pull=3.0)
@@ -354,6 +376,7 @@ def test_a_client_without_a_copy_trains_one_by_the_same_pull(tiny):
         assert loaded.kept_by is None
 
 
+@pytest.mark.exhaustive
 def test_local_training_sends_nothing_and_trains_each_client_alone(tiny):
     """It ends where fine-tuning leads from the initial weights."""
     finished = run(tiny, "movielens", "local_only", standalone_epochs=5)

@@ -32,7 +32,7 @@ def made(method, options):
         steps = [phase for phase in algorithm.phases if isinstance(phase, fp.GradientPhase)]
         parts += [algorithm.rebuilding.copy_rebuilding_phase(phase, "personal") for phase in steps]
     if algorithm.keeps:
-        parts += [options.start, algorithm.max_local_update_norm]
+        parts += [options.local_start, algorithm.max_local_update_norm]
     if method.trains:
         names = ("name", "phases", "local_variables", "max_update_norm", "personal", "assignments")
         parts += [getattr(algorithm, name) for name in names]
@@ -67,6 +67,7 @@ def another(declared, value):
     return number if value != number else 2 * number
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("method", ["fed_avg", "ditto", "centralized", "local_only"])
 def test_the_order_of_examples_has_an_effect_where_clients_train_in_rounds(
     tiny, method, monkeypatch
@@ -131,13 +132,33 @@ def test_an_option_of_another_method_is_refused_before_data_are_read(task, metho
 @pytest.mark.parametrize(
     ("values", "typed", "where"),
     [
-        ({"method": "local_only"}, {"local_epochs": 20}, "--method=local_only:"),
-        ({"method": "local_only"}, {"total_rounds": 9}, "--method=local_only:"),
-        ({"method": "local_only"}, {"server_learning_rate": 0.5}, "--method=local_only:"),
+        pytest.param(
+            {"method": "local_only"},
+            {"local_epochs": 20},
+            "--method=local_only:",
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            {"method": "local_only"},
+            {"total_rounds": 9},
+            "--method=local_only:",
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            {"method": "local_only"},
+            {"server_learning_rate": 0.5},
+            "--method=local_only:",
+            marks=pytest.mark.exhaustive,
+        ),
         ({"method": "fed_avg"}, {"joint_training": True}, "--method=fed_avg:"),
         ({"method": "fed_avg"}, {"pool_batch_size": 7}, "--method=fed_avg:"),
         ({"method": "centralized"}, {"clients_per_round": 7}, "--method=centralized:"),
-        ({"method": "centralized"}, {"client_sampling": "poisson"}, "--method=centralized:"),
+        pytest.param(
+            {"method": "centralized"},
+            {"client_sampling": "poisson"},
+            "--method=centralized:",
+            marks=pytest.mark.exhaustive,
+        ),
         ({"method": "fed_avg", "server_optimizer": "sgd"}, {"server_epsilon": 0.1}, "fed_avg:"),
         (
             {"reconstruction": "ridge", "max_reconstruction_steps": 50},
@@ -153,8 +174,15 @@ def test_an_option_of_another_method_is_refused_before_data_are_read(task, metho
         # Read by the method, the split, the model, the rebuilding of unseen users.
         ({"method": "fed_avg"}, {"client_learning_rate": 0.3, "l2": 0.1, "seed": 3}, None),
         ({"method": "fed_avg"}, {"reconstruction_epochs": 3, "client_batch_size": 7}, None),
-        ({"support_query_split": "shared"}, {"support_share": 0.3}, None),
-        ({"method": "centralized"}, {"pool_batch_size": 7}, None),
+        pytest.param(
+            {"support_query_split": "shared"},
+            {"support_share": 0.3},
+            None,
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            {"method": "centralized"}, {"pool_batch_size": 7}, None, marks=pytest.mark.exhaustive
+        ),
         ({"method": "furl", "evaluate_on": "seen"}, {"local_start": "rebuilt"}, None),
         ({"method": "fed_avg"}, {"server_optimizer": "yogi", "server_epsilon": 0.1}, None),
     ],
@@ -188,11 +216,12 @@ def test_a_method_and_its_twin_with_fine_tuning_take_the_same_flags():
     assert told(DIGITS, "fed_avg_finetuning") == [] == told(RATINGS, "fed_avg_finetuning")
     assert len(told(RATINGS, "fed_recon")) == len(told(RATINGS, "fed_recon_finetuning")) == 2
     assert (
-        "what fed_recon_finetuning fine-tunes, no prediction"
+        "fed_recon_finetuning fine-tunes values that no prediction"
         in told(RATINGS, "fed_recon_finetuning")[0]
     )
 
 
+@pytest.mark.exhaustive(but=("fed_recon_finetuning-unseen", "fed_avg_finetuning-seen"))
 @pytest.mark.parametrize("evaluate_on", ["unseen", "seen"])
 @pytest.mark.parametrize(
     "method", ["fed_recon_finetuning", "pfedrec", "fed_avg_finetuning", "embedding_finetuning"]

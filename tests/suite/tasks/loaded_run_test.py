@@ -20,6 +20,7 @@ TASKS = all_tasks()
 
 
 # Ratings, labels and images; `contract_test` opens runs of the others.
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("task", ["movielens", "reddit", "digits"])
 def test_a_run_opens_with_its_model(tiny, task, tmp_path):
     finished = tiny.run(TASKS[task], method=tiny.main[task])
@@ -57,6 +58,7 @@ def test_a_run_opens_with_its_model(tiny, task, tmp_path):
         _ = fp.load_run(path, algorithm=experiment.algorithm).trained
 
 
+@pytest.mark.exhaustive
 def test_the_best_round_s_model_is_tested(tiny, tmp_path, not_compiled):
     """It is the model of a run that has ended there; the folder opens with it."""
     task = TASKS["movielens"]
@@ -127,6 +129,7 @@ def _extended(request, tiny, tmp_path_factory):
     return folders, [*FILES, kept], before
 
 
+@pytest.mark.exhaustive(but=("fed_rep",))
 def test_files_of_two_rounds_are_no_run(extended, tmp_path):
     """Whichever files are of which round: one round's, or a line in all that opens a folder."""
     folders, files, _ = extended
@@ -144,12 +147,15 @@ def test_files_of_two_rounds_are_no_run(extended, tmp_path):
                 continue
             with pytest.raises(fp.UserError, match="files of several rounds: round 2 has") as error:
                 read(path)
-            said = re.search(r"round 2 has (.*); round 4 has (.*?)\. Go on", str(error.value))
+            said = re.search(
+                r"round 2 has (.*); round 4 has (.*?)\. Resume the run", str(error.value)
+            )
             for number, names in zip((2, 4), said.groups()):
                 assert {*names.split(", ")} == {n for n in told if told[n] == number}
     assert opened == 3 * 4  # Options are those of both.
 
 
+@pytest.mark.exhaustive(but=("fed_rep",))
 def test_a_finished_run_that_was_stopped_later_is_refused(extended):
     folders, _, before = extended
     path = folders[5]

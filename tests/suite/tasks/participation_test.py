@@ -32,6 +32,7 @@ def test_a_run_counts_and_sums_up(tiny):
     assert told.pop("num_drawn") == sum(told.values())
 
 
+@pytest.mark.exhaustive
 def test_options_are_those_of_the_trainer(tiny):
     experiment = tiny.build(MOVIELENS, method="fed_recon")
     assert experiment.options.participation is None
@@ -41,6 +42,7 @@ def test_options_are_those_of_the_trainer(tiny):
     assert (found.min_examples, found.clock.speed_spread, found.dropout_rate) == (2, 0.3, 0.1)
 
 
+@pytest.mark.exhaustive
 def test_noise_is_found_for_the_clients_that_may_be_drawn(tiny):
     private = {"weighting": "uniform", "client_sampling": "poisson", "dp_target_epsilon": 5.0}
     private["dp_noise"] = "secret"

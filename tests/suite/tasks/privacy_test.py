@@ -19,6 +19,7 @@ MOVIELENS = TASKS["movielens"]
 PRIVATE = {"weighting": "uniform", "client_sampling": "poisson", "dp_target_epsilon": 5.0}
 
 
+@pytest.mark.exhaustive(but=("movielens-seeded",))
 @pytest.mark.parametrize(("task", "noise"), [("movielens", "seeded"), ("tv_shows", "secret")])
 def test_a_run_spends_what_it_may_and_says_so(tiny, task, noise):
     options = {**PRIVATE, "dp_noise": noise, "dp_delta": 0.01}
@@ -44,10 +45,11 @@ def test_a_run_spends_what_it_may_and_says_so(tiny, task, noise):
         spent = [float(row["epsilon"]) for row in csv.DictReader(file)]
     assert spent == spent_by
     named = " ".join(told["outside"])
-    assert "metrics.csv" in named and "what clients keep" in named
+    assert "metrics.csv" in named and "local variables that clients keep" in named
     assert ("base model" in named) == (task == "tv_shows")
 
 
+@pytest.mark.exhaustive
 def test_noise_for_so_many_rounds_stays_that(tiny, tmp_path):
     def open_for(rounds, **asked):
         options = tiny.options(MOVIELENS, method="fed_recon", total_rounds=rounds, **asked)
@@ -69,6 +71,7 @@ def test_noise_for_so_many_rounds_stays_that(tiny, tmp_path):
         open_for(3, **PRIVATE)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("method", "further"),
     [

@@ -20,6 +20,7 @@ TABLES = {
 }
 
 
+@pytest.mark.exhaustive(but=("interactions",))
 @pytest.mark.parametrize("name", TABLES)
 def test_scores_are_those_of_the_variables(tiny, name):
     task, options = TABLES[name]
@@ -52,6 +53,7 @@ def test_scores_are_those_of_the_variables(tiny, name):
             assert [item["rating"] for item in entry["has"]] == best
 
 
+@pytest.mark.exhaustive
 def test_shown_are_the_most_helped_and_the_most_hurt(tiny):
     finished = tiny.run(RATINGS, method="fed_recon", evaluate_on="seen", total_rounds=4)
     found = json.loads((finished.path / "recommendations.json").read_text())

@@ -31,6 +31,7 @@ def _curve(monkeypatch):
     return use
 
 
+@pytest.mark.exhaustive(but=("values0-256-256", "values3-4-64"))
 @pytest.mark.parametrize(
     ("values", "best", "last"),
     [

@@ -16,7 +16,7 @@ from fedpersonal.suite.readers.labelled_texts import most_frequent_labels
 from fedpersonal.suite.tasks.task import Data, EvaluationSet
 
 if TYPE_CHECKING:
-    from fedpersonal.suite.tasks.digits.task import DigitRun
+    from fedpersonal.suite.tasks.digits.options import DigitRun
 
 NUM_DIGITS = 10
 _FRACTIONS = (0.6, 0.2, 0.2)

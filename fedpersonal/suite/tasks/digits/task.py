@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from fedpersonal.methods.method import KeepingOptions, Layers
-from fedpersonal.options import Options, option
-from fedpersonal.runs.tested import EvaluationReport
+from fedpersonal.methods.method import Layers
 from fedpersonal.suite.tasks.digits.data import (
     NUM_DIGITS,
     DigitData,
@@ -17,9 +15,10 @@ from fedpersonal.suite.tasks.digits.data import (
     read_digits,
     split_digits,
 )
+from fedpersonal.suite.tasks.digits.options import DigitOptions, DigitRun
 from fedpersonal.suite.tasks.figures import unseen_text
-from fedpersonal.suite.tasks.options import RunOptions
 from fedpersonal.suite.tasks.task import EvaluationSet, Task
+from fedpersonal.training.tested import EvaluationReport
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.baselines import Baseline
@@ -30,30 +29,6 @@ if TYPE_CHECKING:
     DigitExperiment = Experiment["DigitRun", DigitData]
 
 _STYLE = "style"
-
-
-class DigitOptions(Options):
-    """The clients' digits, and their classifier."""
-
-    num_clients: int = option(50, "The number of clients.", at_least=10, at_most=200, in_help=True)
-    skew: float = option(
-        0.5,
-        "Dirichlet parameter of a digit's distribution over clients: lower values give clients "
-        "fewer different digits.",
-        at_least=0.05,
-        at_most=1000,
-        in_help=True,
-    )
-    unseen_clients: float = option(
-        0.2, "Share of unseen clients, who never train.", at_least=0.1, at_most=0.9, in_help=True
-    )
-    hidden_dim: int = option(
-        32, "Size of the hidden layer.", at_least=1, at_most=10_000, in_help=True
-    )
-
-
-class DigitRun(DigitOptions, KeepingOptions, RunOptions):
-    """The options of a run of this task."""
 
 
 class DigitTask(Task[DigitRun, Digits, DigitData]):

@@ -26,7 +26,7 @@ from fedpersonal.suite.readers.labelled_texts import LabelledTexts, most_frequen
 from fedpersonal.suite.tasks.task import Data, EvaluationSet
 
 if TYPE_CHECKING:
-    from fedpersonal.suite.tasks.labels.task import DocumentRun
+    from fedpersonal.suite.tasks.labels.options import DocumentRun
 
 # Names of baselines, which are keys in summaries.
 USERS_LABEL, LABEL_OF_ALL = "each user's most frequent label", "the most frequent label"

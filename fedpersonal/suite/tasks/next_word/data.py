@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpersonal.data.sources import FILE, Sources
 from fedpersonal.data.splits import check_num_clients, split_clients, split_support_query
-from fedpersonal.options import option
 from fedpersonal.randomness import Purpose, generator
 from fedpersonal.suite.readers.generated.corpus import generate_corpus
-from fedpersonal.suite.readers.sentences import KEPT_SENTENCES, TextCorpus, read_text
-from fedpersonal.suite.readers.stack_overflow import DATABASE, StackOverflow, StackOverflowClients
+from fedpersonal.suite.readers.sentences import TextCorpus, read_text
+from fedpersonal.suite.readers.stack_overflow import StackOverflow, StackOverflowClients
 from fedpersonal.suite.readers.vocabulary import (
     EOS,
     PAD,
@@ -23,12 +21,16 @@ from fedpersonal.suite.readers.vocabulary import (
     build_vocabulary,
     next_word_examples,
 )
-from fedpersonal.suite.tasks.options import TextOptions
+from fedpersonal.suite.tasks.next_word.options import (
+    OTHER_SENTENCES,
+    PAPER_SENTENCES,
+    STACK_OVERFLOW,
+)
 from fedpersonal.suite.tasks.task import Data, EvaluationSet
 
 if TYPE_CHECKING:
     from fedpersonal.data.clients import ClientDataset
-    from fedpersonal.suite.tasks.next_word.task import NextWordRun
+    from fedpersonal.suite.tasks.next_word.options import NextWordRun, SentenceOptions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,52 +140,6 @@ def _evaluation_set(dataset: ClientDataset, options: NextWordRun) -> EvaluationS
     )
 
 
-STACK_OVERFLOW = "stack_overflow"
-SOURCES = Sources(
-    holding="sentences",
-    datasets=("generated", STACK_OVERFLOW),
-    default="generated",
-    files={
-        STACK_OVERFLOW: (DATABASE,),
-        FILE: ("stack_exchange.jsonl.gz", "stack_exchange.jsonl", "stack_exchange.csv"),
-    },
-    folders=(STACK_OVERFLOW,),
-    advice="download TFF's data to it by --dataset=stack_overflow",
-)
-_PAPER_SENTENCES, _OTHER_SENTENCES = 1024, 128
-
-
-class SentenceOptions(TextOptions):
-    """Where sentences come from and which of them are kept."""
-
-    dataset: str = option(
-        "auto",
-        "Sentences. auto: --text_file if that is given, else what is in --data_dir (TFF's Stack "
-        "Overflow, or stack_exchange.jsonl.gz), else a generated corpus. stack_overflow: TFF's "
-        "data, downloaded (many gigabytes) if --data_dir does not have them yet.",
-        choices=SOURCES.choices,
-    )
-    cache_dir: str = option(
-        "results/text_cache", "The folder for tokenised texts.", may_differ=True
-    )
-    min_sentences: int = option(2, "Users with fewer sentences are left out.", at_least=2)
-    max_sentences: int | None = option(
-        None,
-        f"Sentences kept for each user. [default: {_PAPER_SENTENCES} of Stack Overflow, else "
-        f"{_OTHER_SENTENCES}]",
-        at_least=2,
-    )
-    kept_sentences: str = option(
-        "earliest",
-        "The sentences kept for a user: the earliest, or the first ones as stored, as in the "
-        "reference. Both are sorted by time.",
-        choices=KEPT_SENTENCES,
-    )
-    max_validation_clients: int = option(
-        500, "The maximal number of validation clients; 0: all.", at_least=0
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class Sentences:
     """Sentences that options name; they are read when they are first needed.
@@ -206,7 +162,7 @@ class Sentences:
     @property
     def max_sentences(self) -> int:
         """The maximal number of sentences kept for each user."""
-        usual = _PAPER_SENTENCES if self.is_paper_data else _OTHER_SENTENCES
+        usual = PAPER_SENTENCES if self.is_paper_data else OTHER_SENTENCES
         return self.options.max_sentences or usual
 
     @functools.cached_property

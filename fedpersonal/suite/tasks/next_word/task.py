@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpersonal.methods.method import Layers, Method
-from fedpersonal.options import option
-from fedpersonal.runs.tested import EvaluationReport
 from fedpersonal.suite.readers.stack_overflow import find_database, load_stack_overflow
-from fedpersonal.suite.readers.vocabulary import KNOWN_WORDS
 from fedpersonal.suite.tasks.figures import (
     before_and_after,
     metrics_text,
@@ -21,16 +18,19 @@ from fedpersonal.suite.tasks.figures import (
     with_baseline,
 )
 from fedpersonal.suite.tasks.next_word.data import (
-    SOURCES,
-    STACK_OVERFLOW,
     NextWordData,
-    SentenceOptions,
     Sentences,
     sample_stack_overflow,
     split_text,
 )
-from fedpersonal.suite.tasks.options import RunOptions
+from fedpersonal.suite.tasks.next_word.options import (
+    SOURCES,
+    STACK_OVERFLOW,
+    NextWordOptions,
+    NextWordRun,
+)
 from fedpersonal.suite.tasks.task import EvaluationSet, Task
+from fedpersonal.training.tested import EvaluationReport
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.baselines import Baseline
@@ -39,40 +39,6 @@ if TYPE_CHECKING:
     from fedpersonal.training.trained import TrainedModel
 
     NextWordExperiment = Experiment["NextWordRun", NextWordData]
-
-
-class NextWordOptions(SentenceOptions):
-    """The sentences, and the LSTM that predicts their words, by default of the reference's size."""
-
-    vocab_size: int = option(
-        10_000, "Words in the vocabulary.", at_least=1, at_most=10**7, in_help=True
-    )
-    known_words: str = option(
-        "most_frequent",
-        "The words of the vocabulary: the most frequent, or those that most users write. TFF's "
-        "Stack Overflow always has the latter.",
-        choices=KNOWN_WORDS,
-    )
-    num_oov_buckets: int | None = option(
-        None,
-        "Hash buckets of words out of the vocabulary. [default: 500 if each client has local "
-        "embeddings for them, else 1]",
-        at_least=1,
-        at_most=10**7,
-    )
-    sequence_length: int = option(20, "Tokens of a sentence.", at_least=1, at_most=10_000)
-    padding_in_loss: bool = option(
-        False,
-        "The loss is a mean over all positions, with padding, as in the reference; else over "
-        "tokens.",
-    )
-    embedding_dim: int = option(96, "Size of an embedding.", at_least=1, at_most=10_000)
-    lstm_units: int = option(670, "Units of the LSTM.", at_least=1, at_most=10_000)
-    projection_dim: int = option(96, "Size of the projection.", at_least=1, at_most=10_000)
-
-
-class NextWordRun(NextWordOptions, RunOptions):
-    """The options of a run of this task."""
 
 
 class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):

@@ -22,8 +22,11 @@ from fedpersonal.suite.tasks.items import ItemData, query_metrics, rank_by_items
 from fedpersonal.suite.tasks.task import EvaluationSet
 
 if TYPE_CHECKING:
-    from fedpersonal.suite.tasks.ranking.task import InteractionExperiment, InteractionRun
+    from fedpersonal.suite.tasks.experiment import Experiment
+    from fedpersonal.suite.tasks.ranking.options import InteractionRun
     from fedpersonal.training.trained import TrainedModel
+
+    InteractionExperiment = Experiment[InteractionRun, "InteractionData"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ from fedpersonal.suite.tasks.task import EvaluationSet
 if TYPE_CHECKING:
     from fedpersonal.data.clients import ClientDataset
     from fedpersonal.suite.readers.ratings import Ratings
-    from fedpersonal.suite.tasks.ratings.task import RatingRun
+    from fedpersonal.suite.tasks.ratings.options import RatingRun
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

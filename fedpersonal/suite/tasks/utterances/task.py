@@ -15,7 +15,6 @@ from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.baselines import strongest
 from fedpersonal.methods.method import Layers
-from fedpersonal.runs.tested import EvaluationReport
 from fedpersonal.suite.tasks.figures import population_text
 from fedpersonal.suite.tasks.task import EvaluationSet, Task
 from fedpersonal.suite.tasks.utterances.data import (
@@ -32,6 +31,7 @@ from fedpersonal.suite.tasks.utterances.source import (
     UtteranceOptions,
     UtteranceRun,
 )
+from fedpersonal.training.tested import EvaluationReport
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.baselines import Baseline
@@ -249,7 +249,7 @@ fedpersonal tv_shows --flagfile=experiments/presets/tv_shows_quick.flags"""
 
     def test(self, experiment: UtteranceExperiment, trained: TrainedModel) -> EvaluationReport:
         """Tests after fine-tuning on support sets of several sizes, with the same query sets."""
-        from fedpersonal.runs.tested import test_summary
+        from fedpersonal.training.tested import test_summary
 
         data, options = experiment.data, experiment.options
         mean = self._noisy_mean(experiment)

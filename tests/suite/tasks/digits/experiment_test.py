@@ -7,6 +7,7 @@ import pytest
 from fedpersonal.suite.tasks.digits.task import TASK
 
 
+@pytest.mark.exhaustive(but=("fed_avg-0",))
 @pytest.mark.parametrize(
     ("method", "rows"), [("fed_avg", 0), ("fed_recon", 1), ("centralized_personalized", 16)]
 )

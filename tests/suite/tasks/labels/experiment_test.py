@@ -42,6 +42,7 @@ def _run(tiny):
     return lambda name: tiny.run(TASK, **RUNS[name])
 
 
+@pytest.mark.exhaustive(but=("kept",))
 @pytest.mark.parametrize("name", RUNS)
 def test_what_a_run_says_of_users_seen_and_unseen(run, name):
     finished = run(name)
@@ -64,6 +65,7 @@ def test_what_a_run_says_of_users_seen_and_unseen(run, name):
     assert unseen["loss"] != unseen["before"]["loss"]
 
 
+@pytest.mark.exhaustive
 def test_users_who_rebuild_nothing_are_told_one_figure(run, tiny):
     summary = run("words").summary
     assert " before and " in TASK.report(summary)[1]
@@ -136,6 +138,7 @@ def measured(scores, labels, *, is_binary):
     return {**found, "auc": roc_auc_score(labels, scores[:, 0])} if is_binary else found
 
 
+@pytest.mark.exhaustive(but=("kept",))
 @pytest.mark.parametrize("name", ["kept", "words", "linear", "table"])
 def test_results_are_those_of_a_keras_model(run, name):
     """With each user's stored embedding; users whom no round has drawn have rebuilt theirs."""
@@ -169,6 +172,7 @@ def test_the_store_holds_those_who_took_part(run):
     assert len(np.unique(trained.kept[TABLE][trained.has_kept], axis=0)) == trained.has_kept.sum()
 
 
+@pytest.mark.exhaustive
 def test_users_who_keep_nothing_rebuild_what_they_lack(tiny):
     experiment = tiny.built(TASK, method="furl", local_state="rebuilt")
     assert TABLE not in {c.name.split(".")[-1] for c in experiment.trainer.crossings}
@@ -179,6 +183,7 @@ def test_users_who_keep_nothing_rebuild_what_they_lack(tiny):
     assert kept.has_kept(kept.data.test) and not kept.has_kept(kept.data.unseen)
 
 
+@pytest.mark.exhaustive
 def test_packings_train_hashed_words_alike(tiny, run):
     """Several steps a client: stacked clients touch their own rows alone, others take turns."""
     stacked = run("words").trained.arrays()
@@ -189,6 +194,7 @@ def test_packings_train_hashed_words_alike(tiny, run):
         np.testing.assert_allclose(pooled[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.exhaustive
 def test_layers_of_the_other_encoder_are_no_body(tiny):
     experiment = tiny.built(TASK, method="lg_fed_avg", **WORDS)
     assert [v.name for v in experiment.model.local_variables] == ["words/embeddings"]
@@ -196,6 +202,7 @@ def test_layers_of_the_other_encoder_are_no_body(tiny):
         tiny.build(TASK, method="fed_sim", local_layers=("encoder",), **WORDS)
 
 
+@pytest.mark.exhaustive
 def test_a_servers_table_has_a_row_a_user(run):
     finished = run("table")
     table = finished.trained.weights[TABLE]

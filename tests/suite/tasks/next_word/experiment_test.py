@@ -55,6 +55,7 @@ def test_a_run_counts_tokens(tiny):
         assert test[name] == pytest.approx(np.average(shares, weights=numbers))
 
 
+@pytest.mark.exhaustive
 def test_what_follows_personal_words_gains_where_they_matter(tmp_path, monkeypatch):
     """On generated sentences, in which each user means something else by the same words."""
     corpus = generate_corpus(num_clients=100, seed=0, personal_share=1.0, words_per_client=8)
@@ -88,6 +89,7 @@ def test_what_follows_personal_words_gains_where_they_matter(tmp_path, monkeypat
     assert after - before > gain + 0.05
 
 
+@pytest.mark.exhaustive
 def test_padding_in_the_loss(tiny):
     """The loss is the mean over all positions, those of padding too, as Keras has it."""
     finished = tiny.run(TASK, method="fed_yogi", padding_in_loss=True, sequence_length=10)
@@ -104,6 +106,7 @@ def test_padding_in_the_loss(tiny):
     assert finished.test["accuracy"] == pytest.approx(right.mean())
 
 
+@pytest.mark.exhaustive
 def test_clients_of_stack_overflow_are_read_when_they_take_part(tiny, tmp_path, monkeypatch):
     tff = pytest.importorskip("tensorflow_federated")
     client_data = tff.simulation.datasets.stackoverflow.get_synthetic()

@@ -7,13 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedpersonal.runs.saved import load_run
-from fedpersonal.runs.tested import summarize
 from fedpersonal.suite.readers.generated.ratings import generate_ratings
 from fedpersonal.suite.readers.interactions import Interactions
 from fedpersonal.suite.tasks.experiment import build_experiment
 from fedpersonal.suite.tasks.ranking.data import rank_by_popularity
 from fedpersonal.suite.tasks.ranking.task import TASK
+from fedpersonal.training.loaded import load_run
+from fedpersonal.training.tested import summarize
 
 NUM_USERS, NUM_ITEMS = 60, 150
 
@@ -50,6 +50,7 @@ def rank_alone(source, leaky):
     return ranked(experiment, experiment.trainer.untrained())
 
 
+@pytest.mark.exhaustive
 def test_a_client_by_itself_profits_from_negatives_only_where_they_leak(alone):
     """By itself it has nothing to tell a held-out item from the other items by."""
     fair, leaking = alone
@@ -57,6 +58,7 @@ def test_a_client_by_itself_profits_from_negatives_only_where_they_leak(alone):
     assert leaking["hr@10"] > 0.9 and leaking["hr@10_all"] > 0.9
 
 
+@pytest.mark.exhaustive(but=("furl",))
 @pytest.mark.parametrize("method", ["furl", "centralized"])
 def test_every_round_draws_negatives_anew(source, method):
     experiment = build(source, method=method, clients_per_round=NUM_USERS)
@@ -71,6 +73,7 @@ def test_every_round_draws_negatives_anew(source, method):
     assert (items[0] != items[2]).any()
 
 
+@pytest.mark.exhaustive(but=("pfedrec",))
 @pytest.mark.parametrize("method", ["pfedrec", "fed_recon", "fed_avg_finetuning"])
 def test_metrics_are_those_of_the_scores(tiny, method):
     """Against a loop over what the model that is kept in the folder predicts."""
@@ -107,6 +110,7 @@ def test_metrics_are_those_of_the_scores(tiny, method):
     assert bool(sent) == (method == "fed_avg_finetuning")  # A table of the server's.
 
 
+@pytest.mark.exhaustive
 def test_a_model_that_scores_all_alike_has_the_metrics_of_chance(source):
     """Also beside a user who has chosen everything, and is not ranked."""
     everything = {
@@ -152,6 +156,7 @@ def test_popularity_counts_who_has_chosen_an_item_in_training(source):
     assert found["hr@10"].mean() > 0.12
 
 
+@pytest.mark.exhaustive
 def test_rounds_learn_what_a_client_alone_cannot(source, alone):
     options = {"total_rounds": 60, "clients_per_round": 60, "client_batch_size": 50}
     experiment = build(

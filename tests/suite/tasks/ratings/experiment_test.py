@@ -42,6 +42,7 @@ def _run(tiny):
     return lambda name: tiny.run(TASK, **RUNS[name])
 
 
+@pytest.mark.exhaustive(but=("gradient", "kept"))
 @pytest.mark.parametrize("name", RUNS)
 def test_what_a_run_learns(run, name):
     finished = run(name)
@@ -63,6 +64,7 @@ def test_what_a_run_learns(run, name):
     assert ("user_embedding/embeddings" in finished.crossing) == has_table
 
 
+@pytest.mark.exhaustive
 def test_reconstruction_helps_those_whom_it_is_for(run):
     for name in ("gradient", "ridge"):
         test = run(name).test
@@ -72,6 +74,7 @@ def test_reconstruction_helps_those_whom_it_is_for(run):
         assert row["loss_before"] == row["loss_after"]
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_is_asked_for_draws_tells_of_them(run):
     finished = run("gradient")
     found = [float(row["rmse_after"]) for row in finished.clients if row["rmse_after"]]
@@ -81,6 +84,7 @@ def test_a_run_that_is_asked_for_draws_tells_of_them(run):
     assert "draws" not in run("ridge").summary
 
 
+@pytest.mark.exhaustive
 def test_it_says_how_many_users_count_in_each_figure(tiny):
     """Users with a single batch have no query set, and are ranked all the same."""
     options = {**LONGER, "client_batch_size": 17, "seed": 10}
@@ -133,6 +137,7 @@ def test_a_constant_that_is_not_near_the_mean_rating_is_named_once(
     assert not warnings or re.search(said, warnings[0])
 
 
+@pytest.mark.exhaustive(but=("0-100-25",))
 @pytest.mark.parametrize(("low", "high", "scale"), [(1, 10, 1), (0, 100, 25)])
 def test_predictions_start_at_the_mean_training_rating(tiny, low, high, scale):
     """Tables of other scales train with the rates of stars, and no flag."""
@@ -168,6 +173,7 @@ def weights_of(experiment, rounds):
         return {name: np.array(value) for name, value in trained.weights.items()}
 
 
+@pytest.mark.exhaustive
 def test_a_scale_trains_as_normalised_ratings_do(tiny):
     # Where nothing is local, since local variables start from what clients have, ratings too.
     scaled = tiny.build(TASK, **RUNS["table"], rating_offset=3.0, rating_scale=2.0, l2=0.01)
@@ -188,6 +194,7 @@ def test_a_scale_trains_as_normalised_ratings_do(tiny):
     assert stars["loss"] == pytest.approx(scores["loss"], rel=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_ridge_penalties_are_of_scores():
     """Exact reconstruction of ratings from 0 to 100 is that of ratings from 1 to 5."""
     errors = []
@@ -203,6 +210,7 @@ def test_ridge_penalties_are_of_scores():
     assert errors[0] == pytest.approx(errors[1], rel=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_reconstruction_grows_by_a_pass_a_round(tiny):
     built = {
         (epochs, grows): tiny.build(
@@ -245,6 +253,7 @@ def test_users_who_have_kept_their_embedding_predict_with_it(run):
     assert finished.test["rmse"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_a_table_is_evaluated_as_it_was_trained_on_seen_users_alone(run):
     seen, unseen = run("table").experiment, run("centralized").experiment
     assert seen.evaluator.model is seen.model and seen.evaluator.personalization(False) == ()
@@ -264,6 +273,7 @@ def test_a_local_layer_that_the_model_lacks_is_refused(tiny):
         tiny.build(TASK, method="fed_sim", local_layers=("item_embeding",))
 
 
+@pytest.mark.exhaustive
 def test_unseen_users_move_their_vector_with_their_copy_of_the_items(tiny):
     """Copies alone would say nothing of items that a user has not rated yet."""
     experiment = tiny.build(TASK, method="ditto", local_state="rebuilt", **LONGER)

@@ -206,7 +206,7 @@ def test_wrong_finetuning_options_are_refused(utterances):
 def test_too_little_is_refused():
     with pytest.raises(UserError, match="no user of made up has 3 utterances"):
         split(_make([[0, 0]] * 5), _number, seed=0)
-    with pytest.raises(UserError, match="of other contexts than 'c1'"):
+    with pytest.raises(UserError, match="no utterance for training has the context 'c1'"):
         for seed in range(20):
             split(_make([[0, 0, 0, 0, 1]]), _number, seed=seed)
     with pytest.raises(UserError, match="made up has 2 users; at least 3"):

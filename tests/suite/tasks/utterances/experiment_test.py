@@ -16,10 +16,10 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation import evaluate as evaluator
 from fedpersonal.federated.cohort import make_cohort
 from fedpersonal.runs.kept import Snapshot
-from fedpersonal.runs.saved import load_run
 from fedpersonal.suite.models.pretraining import ModelSizes, pretrain_into
 from fedpersonal.suite.tasks.utterances.data import finetuning_sets
 from fedpersonal.suite.tasks.utterances.task import BASE_ALONE, TASK
+from fedpersonal.training.loaded import load_run
 
 PERSONAL = "language_model/personal_embedding/embeddings"
 CONTEXT = "language_model/context_embedding/embeddings"
@@ -86,6 +86,7 @@ def _run(tiny, table):
     return run
 
 
+@pytest.mark.exhaustive(but=("seen",))
 @pytest.mark.parametrize("name", SENT)
 def test_what_a_run_writes_of_samples_and_bytes(run, tiny_base, name):
     finished = run(name)
@@ -119,6 +120,7 @@ def test_what_a_run_writes_of_samples_and_bytes(run, tiny_base, name):
     assert frozen["num_bytes"] == summary["frozen_bytes"] > 1000
 
 
+@pytest.mark.exhaustive(but=("meta_learning-language_model/head/kernel-0",))
 @pytest.mark.parametrize(
     ("method", "sent", "rows"),
     [
@@ -133,6 +135,7 @@ def test_what_is_sent_of_a_head(tiny, table, tiny_base, method, sent, rows):
     assert local == rows * tiny_base.config.vocab_size
 
 
+@pytest.mark.exhaustive
 def test_a_run_with_users_vectors_opens_again(run):
     finished = run("projected")
     with load_run(finished.path).trained as loaded:
@@ -152,6 +155,7 @@ def test_users_are_validated_as_they_are_tested(run):
     assert found == pytest.approx(finished.test["perplexity"], rel=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_who_keeps_nothing_rebuilds_before_it_predicts(tiny, table):
     rate = {"reconstruction_learning_rate": 30.0}
     finished = tiny.run(TASK, text_file=table, method="fed_recon", **rate)
@@ -162,6 +166,7 @@ def test_who_keeps_nothing_rebuilds_before_it_predicts(tiny, table):
     assert abs(rebuilt - before) > 1e-3 * before
 
 
+@pytest.mark.exhaustive
 def test_a_server_with_everybodys_data_has_a_row_for_each_user(run):
     """Its predictions are those of users who keep their rows themselves."""
     central, federated = run("central"), run("head_and_bias")
@@ -178,6 +183,7 @@ def test_a_server_with_everybodys_data_has_a_row_for_each_user(run):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_the_mean_of_factors_that_take_turns_has_the_mean_of_their_products(tiny, table):
     """Against NumPy; that of factors that learn together has another."""
     distances = {}
@@ -238,6 +244,7 @@ def _say(random, style):
     return f"the man said {' '.join(random.choice(_STYLES[style], 2))}"
 
 
+@pytest.mark.exhaustive
 def test_a_users_vector_tells_its_style_where_the_user_never_trained(tiny, tmp_path):
     """All begin alike, and a user goes on in one of four styles, which two numbers tell."""
     random = np.random.default_rng(0)
@@ -271,6 +278,7 @@ def test_a_users_vector_tells_its_style_where_the_user_never_trained(tiny, tmp_p
     assert not any("vector" in name for name in sent)
 
 
+@pytest.mark.exhaustive
 def test_runs_with_the_same_base_and_texts_evaluate_it_once(run, monkeypatch):
     told = run("seen").summary["test"]["guesses"]
     experiment = run("adapted").experiment
@@ -294,6 +302,7 @@ def utterances_of(dataset):
     return {tuple(row) for row in dataset.labels.tolist()}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["unseen", "generated"])
 def test_query_sets_are_trained_on_by_nothing(run, name):
     finished = run(name)
@@ -328,6 +337,7 @@ def reference_perplexity(base, query, personal, context):
     return math.exp(-chosen[:, 3:][query.labels[:, 3:] >= 0].mean())
 
 
+@pytest.mark.exhaustive(but=("seen",))
 @pytest.mark.parametrize("name", ["seen", "unseen"])
 def test_results_are_those_of_transformers_own_model(run, tiny_base, name):
     """Seen users have what they have kept; others the mean of that, as no noise is asked for."""

@@ -61,6 +61,7 @@ def expected_text(base, values, user, context, *, max_tokens, seed):
     return base.tokenizer.decode(tokens)
 
 
+@pytest.mark.exhaustive
 def test_prompts_are_gone_on_with_by_a_seed(write, tiny_base):
     one = write(seed=1, num_texts=4, max_tokens=12)
     assert one == write(seed=1, num_texts=4, max_tokens=12)

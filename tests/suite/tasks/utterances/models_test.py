@@ -24,6 +24,7 @@ def _dialogues(monkeypatch):
     return TASK.read(TASK.options())
 
 
+@pytest.mark.exhaustive
 def test_an_adapted_base_is_the_other_one_trained_on(dialogues, tmp_path, monkeypatch):
     made, pretrain_into = [], base_model.pretrain_into
 
@@ -49,6 +50,7 @@ def test_an_adapted_base_is_the_other_one_trained_on(dialogues, tmp_path, monkey
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.exhaustive
 def test_test_users_on_whose_texts_the_base_was_pretrained_are_named(tmp_path):
     """A base that has seen some users of the table, and one that has seen all but these."""
     spoken = {
@@ -86,7 +88,7 @@ def test_test_users_on_whose_texts_the_base_was_pretrained_are_named(tmp_path):
 
 
 def test_a_base_that_is_named_is_not_adapted(dialogues, tmp_path):
-    with pytest.raises(UserError, match="not of --base_model=distilgpt2"):
+    with pytest.raises(UserError, match="without --base_model=distilgpt2"):
         base_model.find_base_model("distilgpt2", dialogues, adapted=True, cache_dir=str(tmp_path))
 
 

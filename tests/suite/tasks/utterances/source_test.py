@@ -162,7 +162,7 @@ def test_vectors_stand_in_the_order_of_users_and_of_their_columns_names(tmp_path
         (VECTORS.replace("-3", "x"), {}, "vectors.csv, line 3: 'a' is not a finite number: 'x'"),
         (VECTORS + "al,1,1\n", {}, "vectors.csv, line 5: 'who' has two vectors: 'al'"),
         ("who\nal\n", {}, "no column besides 'who'"),
-        ('{"who": "al", "a": 1}', {"name": "v.jsonl"}, "beside 'who'; give a .csv or .tsv"),
+        ('{"who": "al", "a": 1}', {"name": "v.jsonl"}, "besides 'who'; give a .csv or .tsv"),
         ("", {"name": "v.npz"}, "must end in .csv"),
     ],
 )

@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # Tasks read their flags before TensorFlow is imported.
     from fedpersonal.evaluation.results import ClientResults
     from fedpersonal.report.samples import Recommendations
     from fedpersonal.runs.folder import RunFolder
-    from fedpersonal.training.trained import TrainedModel
 
 # Direction in `boundary.json` to the entry of `summary.json`.
 _BYTES = {"broadcast": "broadcast_bytes_per_client", "aggregate": "aggregated_bytes_per_client"}
@@ -186,17 +185,22 @@ def hash_labels(query: ClientDataset, **selection: int) -> str:
 
 def report_program(
     path: str | os.PathLike,
-    trained: TrainedModel,
     report: EvaluationReport,
     baseline: Mapping[str, np.ndarray],
+    *,
+    weights: Mapping[str, np.ndarray],
+    method: str,
+    seed: int,
 ) -> None:
     """Writes the test results of a program's model to the folder of its run.
 
     Args:
         path: The folder.
-        trained: The model.
         report: The results of the test clients.
         baseline: Metric's name to each client's value of a baseline; empty for no baseline.
+        weights: The model's global variables, by name.
+        method: The algorithm's name.
+        seed: The seed of the run.
 
     Raises:
         UserError: If it is not the folder of this model's run, or if it is that of a command.
@@ -208,7 +212,7 @@ def report_program(
     config = RunFolder.read(path).config
     if "task" in config["options"]:
         raise UserError(f"{path} is the run of a command, which has tested its model itself.")
-    saved, weights = read_saved_model(RunFolder.read(path).path), trained.weights
+    saved = read_saved_model(RunFolder.read(path).path)
     if saved.weights.keys() != weights.keys() or not all(
         np.array_equal(value, weights[name]) for name, value in saved.weights.items()
     ):
@@ -219,9 +223,9 @@ def report_program(
             folder,
             report,
             description={
-                "method": trained.algorithm.name,
+                "method": method,
                 "rounds": (about.get("metrics") or [about["round_number"]])[0],
-                "seed": trained.seed,
+                "seed": seed,
                 "num_training_clients": config[TRAINING_DATA]["clients"],
                 **({"privacy": about["privacy"]} if about.get("privacy") else {}),
                 **report.description,
