@@ -43,7 +43,7 @@ _TASKS = {
 _Fn = TypeVar("_Fn", bound=Callable[..., Any])
 
 
-def warn(kind: str, old: str, new: str, *, stacklevel: int = 3) -> None:
+def warn(kind: str, old: str, new: str, *, stacklevel: int = 2) -> None:
     """Warns about the use of a former name.
 
     Args:
@@ -108,24 +108,24 @@ def rename_members(cls: type, names: Mapping[str, str]) -> None:
         names: Former name to present name.
     """
     for old in names.keys() & vars(cls).keys():
-        warn(f"{cls.__name__}'s member", old, names[old], stacklevel=4)
+        warn(f"{cls.__name__}'s member", old, names[old], stacklevel=3)
         setattr(cls, names[old], vars(cls)[old])
 
 
-def present_options(values: Mapping[str, Any], present: Collection[str] = ()) -> dict[str, Any]:
-    """Returns options under their present names, without a warning: files keep their names.
+def present_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of a run folder under their present names, without a warning.
+
+    Only a run of the previous version's tasks has former names: a user's program or task may have
+    an option of such a name.
 
     Args:
-        values: Options by name; the module of a task, as `task`, may be a former one.
-        present: Names that are present ones, whatever they were before.
+        values: Options by name, and the module of the task, if any, as `task`.
     """
-    renamed = {
-        OPTIONS.get(name, name) if name not in present else name: value
-        for name, value in values.items()
-    }
-    if isinstance(renamed.get("task"), str):
-        renamed["task"] = _TASKS.get(renamed["task"], renamed["task"])
-    return renamed
+    task = _TASKS.get(str(values.get("task")))
+    if task is None:
+        return dict(values)
+    renamed = {OPTIONS.get(name, name): value for name, value in values.items()}
+    return {**renamed, "task": task}
 
 
 def present_arguments(values: Mapping[str, Any], present: Collection[str]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def present_arguments(values: Mapping[str, Any], present: Collection[str]) -> di
     for name, value in values.items():
         new = OPTIONS.get(name, name)
         if name not in present and new in present:
-            warn("argument", name, new)
+            warn("argument", name, new, stacklevel=3)
             name = new
         renamed[name] = value
     return renamed

@@ -66,6 +66,27 @@ def test_run_folder_with_former_options_opens(tmp_path):
     assert record.read_config(path)["options"] == {"feddyn_alpha": 0.5, "seed": 1, "task": task}
 
 
+def test_options_of_a_program_keep_their_names(tmp_path):
+    for _ in range(2):
+        with fp.RunFolder.open(tmp_path, {"start": 1, "beside": 2}) as folder:
+            assert folder.config["options"] == {"start": 1, "beside": 2}
+
+
+def test_warnings_name_the_line_of_the_caller():
+    uses = [
+        lambda: Renamed(at_once=3),
+        lambda: fp.fed_dyn(client_optimizer=SGD, dynamic=0.7),
+        lambda: fp.Run,
+        lambda: fp.Layers().own,
+        lambda: fp.Layers(own_items=("items",)),
+    ]
+    for use in uses:
+        with pytest.warns(FutureWarning) as caught:
+            use()
+        places = [(warning.filename, warning.lineno) for warning in caught]
+        assert places == [(__file__, use.__code__.co_firstlineno)]
+
+
 def test_former_names_of_the_suite():
     with pytest.warns(FutureWarning, match="'Task' is now called 'suite.Task'"):
         assert fp.Task is Task
