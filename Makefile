@@ -108,10 +108,10 @@ leaderboard: $(INSTALLED) ## Compare all methods on all tasks, on data that need
 
 ROUND = PYTHONPATH=$(VENV)/benchmark $(RUN) -m benchmarks.movielens_round $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)")
 
-benchmark: $(NUMBA) ## Time one round beside TFF, JAX, NumPy and Numba: make benchmark DATA_DIR=...
+benchmark: $(NUMBA) ## Compare the time of one round with TFF, JAX, NumPy and Numba: make benchmark DATA_DIR=...
 	@$(ROUND) $(FLAGS)
 
-rivals: $(NUMBA) $(RIVALS:%=$(VENV)/rivals/%/installed) ## Time it beside pfl-research, FedJAX and Flower, too: make rivals DATA_DIR=...
+rivals: $(NUMBA) $(RIVALS:%=$(VENV)/rivals/%/installed) ## Compare it with pfl-research, FedJAX and Flower, too: make rivals DATA_DIR=...
 	@$(ROUND) $(RIVALS:%=--library=%) $(FLAGS)
 
 $(VENV)/rivals/%/installed: requirements/rivals/%_lock.txt
@@ -128,7 +128,7 @@ cluster_install: $(CLUSTER) ## Add Ray, for experiments on several machines, to 
 $(CLUSTER): $(INSTALLED) requirements/cluster_lock.txt requirements/today_cluster.txt
 	@scripts/install_cluster.sh $(VENV)
 
-cluster: $(CLUSTER) ## Train on two Ray nodes on this machine, and beside them without Ray
+cluster: $(CLUSTER) ## Train on two Ray nodes on this machine, and without Ray
 	@$(RUN) -m examples.ray_nodes
 
 cluster_test: $(CLUSTER) ## Run the tests of Ray clusters (10 minutes)
@@ -140,7 +140,7 @@ test: $(INSTALLED) ## Run the tests: each property once
 test_quick: ## Run some tests of each folder of fedpersonal/
 	@$(MAKE) --no-print-directory test TESTS='$(QUICK_TESTS)'
 
-# Whoever sets FEDPERSONAL_FUZZ_CASES says how many cases each fuzz test tries.
+# FEDPERSONAL_FUZZ_CASES, if set, is the number of cases of each fuzz test.
 fuzz: export FEDPERSONAL_FUZZ_CASES ?= 2000
 fuzz: ## Run all tests with all their rows, kill runs at every step, and fuzz far longer (hours)
 	@$(MAKE) --no-print-directory test FLAGS='--exhaustive $(FLAGS)'
@@ -168,7 +168,7 @@ notebook: $(INSTALLED) $(DOCS) ## Run the cells of docs/start/ten_minutes.md in 
 $(DOCS): requirements/docs_lock.txt
 	@scripts/install_apart.sh $(@D) $<
 
-wheel: $(INSTALLED) ## Build a wheel of fedpersonal into dist/, beside the versions that it needs
+wheel: $(INSTALLED) ## Build a wheel of fedpersonal into dist/, with the versions that it needs
 	@rm -rf build/lib build/bdist.*
 	@$(RUN) -m pip --quiet --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir dist .
 	@cp requirements/constraints.txt dist

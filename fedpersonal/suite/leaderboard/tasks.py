@@ -201,6 +201,12 @@ def _rows(rows: Iterable[Row], **required: Value) -> dict[str, Mapping[str, Valu
     return by_method
 
 
+def _furl_options(data: str) -> dict[str, Mapping[str, Value]]:
+    """Returns each method's options on data of FURL's paper, for methods that have some."""
+    of_methods = furl_data.METHOD_OPTIONS.items()
+    return {name: values[data] for name, values in of_methods if data in values}
+
+
 _RMSE = ClientMetric("rmse_after", to_mean=np.square, finalize=np.sqrt)
 _ACCURACY = ClientMetric("accuracy_after")
 # A user's texts are one batch in this task, so support and query sets are shared.
@@ -338,11 +344,7 @@ ENTRIES = (
                 "reddit_paper_server",
             ),
         },
-        first={
-            n: values["reddit"]
-            for n, values in furl_data.METHOD_OPTIONS.items()
-            if "reddit" in values
-        },
+        first=_furl_options("reddit"),
     ),
     Entry(
         "films",
@@ -365,11 +367,7 @@ ENTRIES = (
                 "films_paper_server",
             ),
         },
-        first={
-            n: values["films"]
-            for n, values in furl_data.METHOD_OPTIONS.items()
-            if "films" in values
-        },
+        first=_furl_options("films"),
     ),
     Entry(
         "utterances",
